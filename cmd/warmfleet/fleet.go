@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmfleet/warmfleet/internal/fleet"
+	"github.com/warmfleet/warmfleet/internal/isolate"
+	"github.com/warmfleet/warmfleet/internal/natsboot"
+	"github.com/warmfleet/warmfleet/internal/version"
+	"github.com/warmfleet/warmfleet/internal/worker"
+)
+
+// upFlags are the flags of `up`.
+type upFlags struct {
+	workers   int
+	slots     int
+	listen    string
+	paths     []string
+	isolation string
+}
+
+func (a *app) upCommand() *cobra.Command {
+	var f upFlags
+	c := &cobra.Command{
+		Use: "up", Short: "Run a whole fleet in this process until it is stopped", Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error { return a.up(c.Context(), f) },
+	}
+	fl := c.Flags()
+	fl.IntVar(&f.workers, "workers", 1, "how many workers; 0: only server and scheduler")
+	fl.IntVar(&f.slots, "slots", 4, "plans at once on each worker")
+	fl.StringVar(&f.listen, "listen", "", "host:port of NATS on loopback (default a random port)")
+	fl.StringArrayVar(&f.paths, "allow-path", nil, "directory that path plans may name; may be repeated")
+	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
+	return c
+}
+
+func (a *app) up(ctx context.Context, f upFlags) error {
+	if f.workers < 0 || f.workers > 64 {
+		return usagef("--workers %d: use 0 to 64", f.workers)
+	}
+	dir, err := natsboot.StateDir(a.stateDir)
+	if err != nil {
+		return &coded{exitUsage, err}
+	}
+	l, err := fleet.OpenLocal(ctx, fleet.LocalOptions{StateDir: dir, Listen: f.listen, MustHold: true, Log: a.log()})
+	if err != nil {
+		return err
+	}
+	err = a.serve(ctx, l, f)
+	if closed := l.Close(context.WithoutCancel(ctx)); err == nil {
+		return closed
+	}
+	return err
+}
+
+// serve adds the workers, says that all is ready and waits for the end.
+func (a *app) serve(ctx context.Context, l *fleet.Local, f upFlags) error {
+	paths, err := worker.RealPaths(f.paths)
+	if err != nil {
+		return &coded{exitUsage, err}
+	}
+	for i := range f.workers {
+		err := l.AddWorker(ctx, worker.Config{
+			Name: fmt.Sprintf("up-%d", i+1), HostID: fleet.HostID(""), Slots: f.slots, AllowPaths: paths,
+			Isolation: worker.Isolation(f.isolation), Warm: f.slots, DrainTimeout: worker.DefaultDrain,
+		})
+		if err != nil {
+			return err
+		}
+	}
+	a.note("ready: NATS at %s, state in %s, credentials in %s/nats.env", l.URL(), l.Dir(), l.Dir())
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-l.Failed():
+		return err
+	}
+}
+
+func (a *app) workerCommand() *cobra.Command {
+	c := &cobra.Command{Use: "worker", Short: "Look at workers"}
+	c.AddCommand(a.workerLs(), a.workerShow())
+	return c
+}
+
+func (a *app) workerLs() *cobra.Command {
+	return &cobra.Command{
+		Use: "ls", Aliases: []string{"list"}, Short: "List live workers", Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
+				workers, err := h.Workers(ctx)
+				if err != nil {
+					return err
+				}
+				s := sheet{data: workers, header: []string{"NAME", "STATE", "FREE", "SLOTS", "ISOLATION", "HOST"}, wide: 1}
+				for _, w := range workers {
+					s.rows = append(s.rows, []any{w.Name, w.State, w.Free, w.Slots, w.Isolation, w.Host})
+				}
+				return a.printer().list(s)
+			})
+		},
+	}
+}
+
+func (a *app) workerShow() *cobra.Command {
+	return &cobra.Command{
+		Use: "show NAME", Aliases: []string{"get", "info"}, Short: "Show a live worker", Args: args(1, "a worker's name"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
+				workers, err := h.Workers(ctx)
+				if err != nil {
+					return err
+				}
+				for _, w := range workers {
+					if w.Name == args[0] {
+						return a.printer().one(w, func(out io.Writer) {
+							fmt.Fprintf(out, "name       %s\nhost       %s\nstate      %s\nslots      %d, %d free\nisolation  %s\n", w.Name, w.Host, w.State, w.Slots, w.Free, w.Isolation)
+							for _, token := range slices.Sorted(maps.Keys(w.Pools)) {
+								fmt.Fprintf(out, "pool       %s %s\n", token, w.Pools[token])
+							}
+						})
+					}
+				}
+				return &coded{exitNotFound, fmt.Errorf("worker %q: is not live", args[0])}
+			})
+		},
+	}
+}
+
+// doctorReport is what `doctor` prints.
+type doctorReport struct {
+	Isolation  string                       `json:"isolation"`
+	Overlay    bool                         `json:"overlay"`
+	OverlayWhy string                       `json:"overlay_why,omitempty"`
+	Guarantees map[string]isolate.Guarantee `json:"guarantees"`
+	Missing    []string                     `json:"missing"`
+}
+
+func (a *app) doctorCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "doctor", Short: "Try what this machine can guarantee", Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(c.Context()) },
+	}
+}
+
+func (a *app) doctor(ctx context.Context) error {
+	dir, err := natsboot.StateDir(a.stateDir)
+	if err != nil {
+		return &coded{exitUsage, err}
+	}
+	r, err := isolate.Probe(ctx, dir)
+	if err != nil {
+		return err
+	}
+	out := doctorReport{Isolation: string(r.Rung), Overlay: r.Overlay, OverlayWhy: r.OverlayWhy, Guarantees: r.Guarantees, Missing: r.Unmet(isolate.NetworkNone)}
+	if out.Missing == nil {
+		out.Missing = []string{}
+	}
+	err = a.printer().one(out, func(w io.Writer) {
+		fmt.Fprintf(w, "isolation %s, overlay %v %s\n", out.Isolation, out.Overlay, out.OverlayWhy)
+		for _, name := range slices.Sorted(maps.Keys(r.Guarantees)) {
+			g := r.Guarantees[name]
+			fmt.Fprintf(w, "  %-14s %-12s %s %s\n", name, g.State, g.Why, g.Fix)
+		}
+	})
+	if err == nil && len(out.Missing) > 0 {
+		return &coded{exitGuarantee, fmt.Errorf("required guarantees do not hold here: %s: run with --isolation preferred to do without", strings.Join(out.Missing, ", "))}
+	}
+	return err
+}
+
+func (a *app) versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: args(0, "no arguments"),
+		RunE: func(*cobra.Command, []string) error {
+			v := struct {
+				Version string `json:"version"`
+			}{version.Version()}
+			return a.printer().one(v, func(w io.Writer) { fmt.Fprintln(w, "warmfleet", v.Version) })
+		},
+	}
+}

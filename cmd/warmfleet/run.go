@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmfleet/warmfleet/internal/fleet"
+	"github.com/warmfleet/warmfleet/internal/worker"
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/plan"
+)
+
+const (
+	// localSlots is how many plans the worker in this process runs at once.
+	localSlots = 2
+	// localDrain is how long its running steps may go on when the command ends.
+	localDrain = 2 * time.Second
+	// cancelWait bounds the wait for a cancelled plan to be rolled back after Ctrl-C.
+	cancelWait = 30 * time.Second
+)
+
+// runFlags are the flags of `run`.
+type runFlags struct {
+	path, repo, ref, strategy, apply, isolation string
+	yes                                         bool
+	inputs                                      []string
+}
+
+func (a *app) runCommand() *cobra.Command {
+	var f runFlags
+	c := &cobra.Command{
+		Use:   "run PLAN.yaml",
+		Short: "Run one plan to its end",
+		Long:  "Run one plan to its end: on the given server's fleet, else on a fleet in this process.",
+		Args:  args(1, "one plan file"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.run(c.Context(), args[0], f)
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.path, "path", "", "directory to work on, instead of the plan's resource")
+	fl.StringVar(&f.repo, "repo", "", "git URL to work on, instead of the plan's resource")
+	fl.StringVar(&f.ref, "ref", "", "branch, tag or commit of --repo")
+	fl.StringVar(&f.strategy, "strategy", "", "none, copy_on_write or git_worktree, instead of the plan's")
+	fl.StringVar(&f.apply, "apply", "", "auto, manual, never or ask, instead of the plan's")
+	fl.BoolVar(&f.yes, "yes", false, "approve without asking")
+	fl.StringArrayVar(&f.inputs, "input", nil, "an input of the plan as name=value; may be repeated")
+	fl.StringVar(&f.isolation, "isolation", "", "required or preferred: whether the plan may run where guarantees do not hold")
+	return c
+}
+
+func (a *app) run(ctx context.Context, file string, f runFlags) error {
+	p, err := a.readPlan(file, f)
+	if err != nil {
+		return err
+	}
+	if missing := p.Unsupported(); len(missing) > 0 {
+		return &coded{exitGuarantee, errors.New(strings.Join(missing, "\n"))}
+	}
+	return a.with(ctx, func(ctx context.Context, h *handle) error {
+		var paths []string
+		if p.Resource != nil && p.Resource.Path != "" {
+			paths = []string{p.Resource.Path}
+		}
+		if err := h.work(ctx, worker.Isolation(f.isolationPolicy()), paths...); err != nil {
+			return err
+		}
+		id, err := a.submitPlan(ctx, h, p, "")
+		if err != nil {
+			return err
+		}
+		return a.see(ctx, h, id, f)
+	})
+}
+
+// isolationPolicy is the policy of the worker in this process.
+func (f runFlags) isolationPolicy() string {
+	if f.isolation == "" {
+		return string(worker.Required)
+	}
+	return f.isolation
+}
+
+// readPlan reads a plan file and lays the flags over it.
+func (a *app) readPlan(file string, f runFlags) (*plan.Plan, error) {
+	src, err := readFile(file)
+	if err != nil {
+		return nil, err
+	}
+	opts, err := f.options()
+	if err != nil {
+		return nil, err
+	}
+	p, err := plan.ParseYAML(file, src, opts...)
+	if err != nil {
+		return nil, err
+	}
+	inputs, err := f.inputValues()
+	if err != nil {
+		return nil, err
+	}
+	if err := p.Bind(inputs); err != nil {
+		return nil, err
+	}
+	if err := localise(p); err != nil {
+		return nil, err
+	}
+	if f.isolation != "" {
+		p.Isolation = plan.Isolation(f.isolation)
+	}
+	p.Defaults()
+	return p, p.Validate(plan.Submitted())
+}
+
+func readFile(file string) ([]byte, error) {
+	info, err := os.Stat(file)
+	if err != nil {
+		return nil, usagef("plan file: %v", err)
+	}
+	if info.IsDir() || info.Size() > plan.SourceLimit {
+		return nil, usagef("plan file %s: is a directory, or larger than %d bytes", file, plan.SourceLimit)
+	}
+	src, err := os.ReadFile(file)
+	if err != nil {
+		return nil, usagef("plan file: %v", err)
+	}
+	return src, nil
+}
+
+func (f runFlags) options() ([]plan.Option, error) {
+	var opts []plan.Option
+	switch {
+	case f.path != "" && f.repo != "":
+		return nil, usagef("--path and --repo: give one of them")
+	case f.path != "":
+		opts = append(opts, plan.WithResource(plan.Resource{Path: f.path}))
+	case f.repo != "":
+		opts = append(opts, plan.WithResource(plan.Resource{Repo: f.repo, Ref: f.ref}))
+	case f.ref != "":
+		return nil, usagef("--ref: goes with --repo")
+	}
+	apply := f.apply
+	if apply == "ask" {
+		apply = string(plan.ApplyManual)
+	}
+	switch f.isolation {
+	case "", "required", "preferred":
+	default:
+		return nil, usagef("--isolation %q: use required or preferred", f.isolation)
+	}
+	return append(opts, plan.WithStrategy(plan.Strategy(f.strategy)), plan.WithApply(plan.Apply(apply))), nil
+}
+
+func (f runFlags) inputValues() (map[string]string, error) {
+	values := map[string]string{}
+	for _, pair := range f.inputs {
+		name, value, ok := strings.Cut(pair, "=")
+		if !ok {
+			return nil, usagef("--input %q: write name=value", pair)
+		}
+		values[name] = value
+	}
+	return values, nil
+}
+
+// localise makes a relative path absolute and names this host, which only the command line can.
+func localise(p *plan.Plan) error {
+	if p.Resource == nil || p.Resource.Path == "" || p.Resource.Host != "" {
+		return nil
+	}
+	abs, err := filepath.Abs(p.Resource.Path)
+	if err == nil {
+		abs, err = filepath.EvalSymlinks(abs)
+	}
+	if err != nil {
+		return usagef("path %q: %v: name a directory that exists", p.Resource.Path, err)
+	}
+	host := fleet.HostID("")
+	if host == "" {
+		return usagef("path %q: this host has no id: there is no /etc/machine-id", p.Resource.Path)
+	}
+	p.Resource.Path, p.Resource.Host = abs, host
+	return nil
+}
+
+// see follows a plan to its end, asks for approval where that is wanted, and prints it.
+func (a *app) see(ctx context.Context, h *handle, id string, f runFlags) error {
+	last, err := a.follow(ctx, h, id)
+	if ctx.Err() != nil {
+		return a.interrupted(ctx, h, id)
+	}
+	if err != nil {
+		return err
+	}
+	if last.Event.Kind() == events.TypeAwaitingApproval {
+		if last, err = a.decideApproval(ctx, h, last, f); err != nil {
+			return err
+		}
+	}
+	return a.conclude(ctx, h, last)
+}
+
+// decideApproval approves, asks, or leaves the plan waiting.
+func (a *app) decideApproval(ctx context.Context, h *handle, last events.Record, f runFlags) (events.Record, error) {
+	id := last.Event.Subject
+	if !f.yes && !(terminal(a.stdin) && (f.apply == "" || f.apply == "ask")) {
+		a.note("plan %s awaits approval: warmfleet plan approve %s", id, id)
+		return last, nil
+	}
+	if !f.yes {
+		diff, err := h.Diff(ctx, id)
+		if err != nil {
+			return last, err
+		}
+		fmt.Fprint(a.stderr, diff)
+		if !a.ask("apply this?") {
+			_, err := h.Reject(ctx, id, user())
+			if err != nil {
+				return last, err
+			}
+			return a.follow(ctx, h, id)
+		}
+	}
+	if _, err := h.Approve(ctx, id, user()); err != nil {
+		return last, err
+	}
+	return h.Wait(ctx, id, nil)
+}
+
+func (a *app) ask(question string) bool {
+	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
+	line, err := bufio.NewReader(a.stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return false
+	}
+	answer := strings.ToLower(strings.TrimSpace(line))
+	return answer == "y" || answer == "yes"
+}
+
+// interrupted cancels a plan of a local fleet, which would end with this process anyway; a
+// plan on a server goes on.
+func (a *app) interrupted(ctx context.Context, h *handle, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+	defer cancel()
+	if h.local == nil {
+		a.note("plan %s goes on: warmfleet plan show %s, warmfleet plan cancel %s", id, id, id)
+		return &coded{exitInterrupted, nil}
+	}
+	a.note("cancelling plan %s", id)
+	if _, err := h.Cancel(ctx, id, user()); err == nil {
+		if last, err := h.Wait(ctx, id, nil); err == nil {
+			a.show(ctx, h, last.Event.Subject)
+		}
+	}
+	return &coded{exitInterrupted, nil}
+}
+
+// user says who approves or cancels.
+func user() string {
+	for _, name := range []string{"USER", "LOGNAME"} {
+		if u := os.Getenv(name); u != "" {
+			return u
+		}
+	}
+	return fmt.Sprintf("uid %d", os.Getuid())
+}

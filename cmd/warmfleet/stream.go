@@ -1,0 +1,209 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmfleet/warmfleet/pkg/events"
+)
+
+func (a *app) planEvents() *cobra.Command {
+	var follow bool
+	c := &cobra.Command{
+		Use: "events ID", Short: "Print a plan's events", Args: args(1, "a plan id"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
+				if _, err := events.ParseID(args[0]); err != nil {
+					return err
+				}
+				if follow {
+					return a.tail(ctx, h, events.Filter{Plan: args[0]}, true)
+				}
+				records, err := h.Events(ctx, args[0])
+				if err != nil {
+					return err
+				}
+				return a.printEvents(records)
+			})
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the plan is final")
+	return c
+}
+
+func (a *app) eventsCommand() *cobra.Command {
+	var subject string
+	var follow bool
+	c := &cobra.Command{
+		Use: "events", Short: "Print the fleet's events", Args: args(0, "no arguments"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
+				return a.tail(ctx, h, events.Filter{Subject: subject, Mark: !follow}, false)
+			})
+		},
+	}
+	c.Flags().StringVar(&subject, "subject", "", "NATS subject filter, as fleet.evt.plan.*.applied")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as events come")
+	return c
+}
+
+// tail prints events as they come: until the mark, the end of the plan, or an interrupt.
+func (a *app) tail(ctx context.Context, h *handle, f events.Filter, untilFinal bool) error {
+	records, err := h.Follow(ctx, f)
+	if err != nil {
+		return err
+	}
+	for r := range records {
+		if r.Seq == 0 {
+			return nil
+		}
+		if err := a.printEvent(r.Event); err != nil {
+			return err
+		}
+		if untilFinal && r.Event.Data.Final {
+			return nil
+		}
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return &coded{exitInterrupted, nil}
+	}
+	return ctx.Err()
+}
+
+func (a *app) printEvents(records []events.Record) error {
+	if a.format == "json" || a.format == "yaml" {
+		all := make([]events.Event, len(records))
+		for i, r := range records {
+			all[i] = r.Event
+		}
+		return a.printer().encode(all)
+	}
+	for _, r := range records {
+		if err := a.printEvent(r.Event); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) printEvent(e events.Event) error {
+	if a.format == "table" || a.format == "wide" || a.format == "name" {
+		_, err := fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", e.Time.Format("15:04:05.000"), e.Subject, e.Kind(), eventDetail(e))
+		return err
+	}
+	b, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(a.stdout, "%s\n", b)
+	return err
+}
+
+func eventDetail(e events.Event) string {
+	d := e.Data
+	switch {
+	case d.Error != "":
+		return oneLine(d.Error)
+	case d.Step != "":
+		return d.Step
+	case d.Checkpoint != nil:
+		return d.Checkpoint.Phase + " " + d.Checkpoint.ID
+	default:
+		return d.Reason
+	}
+}
+
+func (a *app) planLogs() *cobra.Command {
+	var step string
+	var follow bool
+	c := &cobra.Command{
+		Use: "logs ID", Short: "Print what a plan's steps printed, byte for byte", Args: args(1, "a plan id"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
+				return a.logs(ctx, h, args[0], step, follow)
+			})
+		},
+	}
+	c.Flags().StringVar(&step, "step", "", "only this step's")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the plan is final")
+	return c
+}
+
+func (a *app) logs(ctx context.Context, h *handle, id, step string, follow bool) error {
+	v, err := h.Plan(ctx, id)
+	if err != nil {
+		return err
+	}
+	q := events.OutputQuery{PlanID: id}
+	if step != "" {
+		i := stepIndex(v, step)
+		if i < 0 {
+			return &coded{exitNotFound, fmt.Errorf("plan %s: has no step %q", id, step)}
+		}
+		q.Step = &i
+	}
+	if follow && !v.Final {
+		return a.followLogs(ctx, h, q)
+	}
+	for c, err := range h.fleet.Output.Read(ctx, q) {
+		if err := a.printChunk(c, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// followLogs prints output as it comes until the plan is final, then the rest of it.
+func (a *app) followLogs(ctx context.Context, h *handle, q events.OutputQuery) error {
+	live, stop := context.WithCancel(ctx)
+	defer stop()
+	go func() {
+		defer stop()
+		h.Wait(live, q.PlanID, nil)
+	}()
+	last := uint64(0)
+	q.Follow = true
+	for c, err := range h.fleet.Output.Read(live, q) {
+		if live.Err() != nil {
+			break
+		}
+		if err := a.printChunk(c, err); err != nil {
+			return err
+		}
+		last = c.Seq
+	}
+	if ctx.Err() != nil {
+		return &coded{exitInterrupted, nil}
+	}
+	q.Follow, q.From = false, last+1
+	for c, err := range h.fleet.Output.Read(ctx, q) {
+		if err := a.printChunk(c, err); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *app) printChunk(c events.Chunk, err error) error {
+	if err != nil {
+		return err
+	}
+	if c.Dropped > 0 {
+		a.note("[%d bytes of step %d left out]", c.Dropped, c.Step+1)
+	}
+	_, err = a.stdout.Write(c.Data)
+	return err
+}
+
+func stepIndex(v events.View, id string) int {
+	for i, s := range v.Steps {
+		if s.ID == id {
+			return i
+		}
+	}
+	return -1
+}

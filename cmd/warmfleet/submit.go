@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmfleet/warmfleet/internal/worker"
+	"github.com/warmfleet/warmfleet/pkg/client"
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/plan"
+)
+
+// submitFlags are the flags of `submit`.
+type submitFlags struct {
+	runFlags
+	id                string
+	at, after         string
+	wait, follow      bool
+	cancelOnInterrupt bool
+	timeout           time.Duration
+}
+
+func (a *app) submitCommand() *cobra.Command {
+	var f submitFlags
+	c := &cobra.Command{
+		Use:   "submit PLAN.yaml",
+		Short: "Submit a plan to the fleet and print its id",
+		Args:  args(1, "one plan file"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.submit(c.Context(), args[0], f)
+		},
+	}
+	fl := c.Flags()
+	fl.StringVar(&f.id, "id", "", "the plan's id, an upper-case ULID: the same id and plan again is the same plan")
+	fl.StringVar(&f.at, "at", "", "when to run it (not built in this version)")
+	fl.StringVar(&f.after, "after", "", "how long from now to run it (not built in this version)")
+	fl.StringVar(&f.path, "path", "", "directory to work on, instead of the plan's resource")
+	fl.StringVar(&f.repo, "repo", "", "git URL to work on, instead of the plan's resource")
+	fl.StringVar(&f.ref, "ref", "", "branch, tag or commit of --repo")
+	fl.StringArrayVar(&f.inputs, "input", nil, "an input of the plan as name=value; may be repeated")
+	fl.BoolVar(&f.wait, "wait", false, "wait until the plan has ended or awaits approval")
+	fl.BoolVar(&f.follow, "follow", false, "show progress and output while waiting")
+	fl.BoolVar(&f.cancelOnInterrupt, "cancel-on-interrupt", false, "cancel the plan on Ctrl-C instead of leaving it")
+	fl.DurationVar(&f.timeout, "wait-timeout", 0, "give up waiting after this long (exit code 7)")
+	return c
+}
+
+func (a *app) submit(ctx context.Context, file string, f submitFlags) error {
+	if f.at != "" || f.after != "" {
+		return &coded{exitGuarantee, errors.New("--at, --after: schedules are not built in this version")}
+	}
+	p, err := a.readPlan(file, f.runFlags)
+	if err != nil {
+		return err
+	}
+	return a.with(ctx, func(ctx context.Context, h *handle) error {
+		if err := h.workFor(ctx, p); err != nil {
+			return err
+		}
+		id, err := a.submitPlan(ctx, h, p, f.id)
+		if err != nil {
+			return err
+		}
+		if !f.wait && !f.follow {
+			fmt.Fprintln(a.stdout, id)
+			return h.settle(ctx, id)
+		}
+		a.note("%s", id)
+		return a.await(ctx, h, id, f)
+	})
+}
+
+// workFor gives a fleet of this process a worker for the plan.
+func (h *handle) workFor(ctx context.Context, p *plan.Plan) error {
+	var paths []string
+	if p.Resource != nil && p.Resource.Path != "" {
+		paths = []string{p.Resource.Path}
+	}
+	return h.work(ctx, worker.Required, paths...)
+}
+
+// settle lets what a command of a local fleet caused come to its end; a server's workers go on.
+func (h *handle) settle(ctx context.Context, id string) error {
+	if h.local == nil {
+		return nil
+	}
+	_, err := h.Wait(ctx, id, func(r events.Record) bool { return r.Event.Kind() == events.TypeAwaitingApproval })
+	return err
+}
+
+// submitPlan asks for the plan to be run and returns its id. Where no scheduler answers the
+// submission is stored, and taken in by the next one.
+func (a *app) submitPlan(ctx context.Context, h *handle, p *plan.Plan, id string) (string, error) {
+	if id == "" {
+		id = events.NewID()
+	}
+	if _, err := events.ParseID(id); err != nil {
+		return "", usagef("--id %q: %v", id, err)
+	}
+	s := events.NewSubmission(p.Canonical(), user())
+	s.PlanID = id
+	verdict, err := h.Submit(ctx, s)
+	if errors.Is(err, client.ErrNoScheduler) {
+		if err := h.fleet.Submissions.Publish(ctx, id, s); err != nil {
+			return "", err
+		}
+		a.note("no scheduler answers: the submission is stored until one does")
+		return id, nil
+	}
+	if err != nil {
+		return "", err
+	}
+	if verdict.State == events.StateRejected {
+		return "", &coded{outcomeExit(verdict.State, verdict.Code), fmt.Errorf("plan %s rejected: %s", id, strings.TrimSpace(verdict.Error))}
+	}
+	return id, nil
+}
+
+// await waits for a submitted plan and prints it whatever its end.
+func (a *app) await(ctx context.Context, h *handle, id string, f submitFlags) error {
+	wait := ctx
+	if f.timeout > 0 {
+		var cancel context.CancelFunc
+		wait, cancel = context.WithTimeout(ctx, f.timeout)
+		defer cancel()
+	}
+	var last events.Record
+	var err error
+	if f.follow {
+		last, err = a.follow(wait, h, id)
+	} else {
+		last, err = h.Wait(wait, id, func(r events.Record) bool { return r.Event.Kind() == events.TypeAwaitingApproval })
+	}
+	switch {
+	case ctx.Err() != nil && f.cancelOnInterrupt:
+		if _, err := h.Cancel(context.WithoutCancel(ctx), id, user()); err != nil {
+			return err
+		}
+		return &coded{exitInterrupted, nil}
+	case ctx.Err() != nil:
+		return a.interrupted(ctx, h, id)
+	case wait.Err() != nil:
+		return &coded{exitTimeout, fmt.Errorf("plan %s: not ended after %s; it goes on", id, f.timeout)}
+	case err != nil:
+		return err
+	}
+	if last.Event.Data.Error != "" && !f.follow {
+		a.note("plan %s %s: %s", id, last.Event.Kind(), last.Event.Data.Error)
+	}
+	return a.conclude(ctx, h, last)
+}

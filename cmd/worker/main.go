@@ -1,0 +1,116 @@
+// Command worker runs plans of a fleet.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/warmfleet/warmfleet/internal/daemon"
+	"github.com/warmfleet/warmfleet/internal/fleet"
+	"github.com/warmfleet/warmfleet/internal/isolate"
+	"github.com/warmfleet/warmfleet/internal/natsboot"
+	"github.com/warmfleet/warmfleet/internal/worker"
+)
+
+// flags are what people set about a worker.
+type flags struct {
+	worker.Config
+	hostID, prefix, isolation string
+	labels                    []string
+}
+
+func main() {
+	isolate.Main()
+	d := &daemon.Daemon{Name: "worker"}
+	var f flags
+	c := d.Command("Run plans in sandboxes, keep checkpoints, apply", func(ctx context.Context, nc *natsboot.Connection) error {
+		return serve(ctx, d, nc, f)
+	})
+	f.register(c)
+	os.Exit(daemon.Main(c))
+}
+
+func (f *flags) register(c *cobra.Command) {
+	fl := c.Flags()
+	fl.StringVar(&f.Name, "name", "", "unique name in the fleet (default the host's name)")
+	fl.StringVar(&f.StateDir, "state-dir", "", "directory for layers and bases (WARMFLEET_STATE_DIR)")
+	fl.IntVar(&f.Slots, "slots", 2, "plans at once")
+	fl.StringSliceVar(&f.Pools, "pools", nil, "named pools to serve")
+	fl.StringArrayVar(&f.AllowPaths, "allow-path", nil, "directory that path plans may name; may be repeated")
+	fl.StringVar(&f.hostID, "host-id", "", "this host's id (default /etc/machine-id)")
+	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
+	fl.StringArrayVar(&f.Expose, "expose", nil, "host directory that steps see read-only; may be repeated")
+	fl.StringArrayVar(&f.labels, "labels", nil, "key=value; may be repeated")
+	fl.DurationVar(&f.DrainTimeout, "drain-timeout", worker.DefaultDrain, "how long running steps may go on after SIGTERM")
+	fl.StringVar(&f.prefix, "prefix", "", `first token of all subjects (default "fleet")`)
+}
+
+func serve(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, f flags) error {
+	cfg, err := f.config()
+	if err != nil {
+		return err
+	}
+	shared, err := openWhenDeclared(ctx, d, nc, f.prefix)
+	if err != nil {
+		return err
+	}
+	w, err := shared.Worker(ctx, cfg, d.Log)
+	if err != nil {
+		return err
+	}
+	defer w.Close()
+	return w.Run(ctx, func() { d.Ready("worker %s on %s", cfg.Name, nc.URL) })
+}
+
+func (f flags) config() (worker.Config, error) {
+	cfg := f.Config
+	cfg.HostID = fleet.HostID(f.hostID)
+	cfg.Isolation = worker.Isolation(f.isolation)
+	cfg.Warm = cfg.Slots
+	var err error
+	if cfg.Name == "" {
+		if cfg.Name, err = os.Hostname(); err != nil {
+			return cfg, fmt.Errorf("name: %w: set --name", err)
+		}
+	}
+	dir, err := natsboot.StateDir(f.StateDir)
+	if err != nil {
+		return cfg, err
+	}
+	cfg.StateDir = filepath.Join(dir, "worker")
+	if cfg.AllowPaths, err = worker.RealPaths(f.AllowPaths); err != nil {
+		return cfg, err
+	}
+	cfg.Labels = map[string]string{}
+	for _, l := range f.labels {
+		key, value, ok := strings.Cut(l, "=")
+		if !ok {
+			return cfg, errors.New("--labels " + l + ": write key=value")
+		}
+		cfg.Labels[key] = value
+	}
+	return cfg, nil
+}
+
+// openWhenDeclared waits for a scheduler to have made the streams.
+func openWhenDeclared(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, prefix string) (*fleet.Fleet, error) {
+	for {
+		f, err := fleet.Open(ctx, nc.JS, fleet.Options{Prefix: prefix})
+		if err == nil {
+			return f, nil
+		}
+		d.Log.Warn().Err(err).Msg("waiting for a scheduler to set the fleet up")
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+}

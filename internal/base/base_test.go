@@ -1,0 +1,426 @@
+package base
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
+
+	"github.com/warmfleet/warmfleet/internal/layer"
+)
+
+// world is a directory, and a store with a cache of its own.
+type world struct {
+	*Store
+	t     *testing.T
+	cache *layer.Cache
+	state string
+	path  string
+}
+
+func newWorld(t *testing.T, o Options) *world {
+	t.Helper()
+	w := &world{t: t, state: t.TempDir(), path: filepath.Join(t.TempDir(), "a path")}
+	if err := os.Mkdir(w.path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	w.open(o)
+	return w
+}
+
+// open opens cache and store anew, as after a restart.
+func (w *world) open(o Options) {
+	w.t.Helper()
+	cache, err := layer.OpenCache(filepath.Join(w.state, "cache"), layer.Options{
+		Owner: os.Getuid(), Trusted: os.Getuid() == 0, Log: zerolog.Nop(),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { _ = cache.Close() })
+	o.Dir, o.Cache, o.Log = filepath.Join(w.state, "base"), cache, zerolog.New(zerolog.NewTestWriter(w.t))
+	o.Own = append(o.Own, filepath.Join(w.state, "cache"))
+	if w.Store, err = Open(o); err != nil {
+		w.t.Fatal(err)
+	}
+	w.cache = cache
+}
+
+func (w *world) write(name, content string) {
+	w.t.Helper()
+	path := filepath.Join(w.path, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(content), 0o644)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) get(path string) Base {
+	w.t.Helper()
+	b, err := w.FromPath(w.t.Context(), path)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(b.Release)
+	return b
+}
+
+// wantExact checks that a chain shows what the directory holds now.
+func (w *world) wantExact(chain layer.Chain) {
+	w.t.Helper()
+	want, got := map[string]string{}, map[string]string{}
+	err := filepath.WalkDir(w.path, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.Name() == layer.JournalDir {
+			return fs.SkipDir
+		}
+		rel, err := filepath.Rel(w.path, path)
+		if err != nil {
+			return err
+		}
+		want[rel] = d.Type().String()
+		if d.Type().IsRegular() {
+			b, err := os.ReadFile(path)
+			want[rel] = string(b)
+			return err
+		}
+		return nil
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	tree := layer.NewTree(chain)
+	err = tree.Walk(func(e layer.Entry) error {
+		got[string(e.Path)] = map[layer.Type]fs.FileMode{layer.Dir: fs.ModeDir, layer.Symlink: fs.ModeSymlink}[e.Type].String()
+		if e.Type != layer.File {
+			return nil
+		}
+		r, err := tree.Open(e.Path)
+		if err != nil {
+			return err
+		}
+		defer func() { _ = r.Close() }()
+		b, err := io.ReadAll(r)
+		got[string(e.Path)] = string(b)
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		w.t.Errorf("the image is not the directory (-directory +image):\n%s", diff)
+	}
+}
+
+func TestStore_FromPath(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.write("a", "1")
+	w.write("d/b", "1")
+	w.write(layer.JournalDir+"/x", "journal")
+	if err := os.Symlink("nowhere", filepath.Join(w.path, "link")); err != nil {
+		t.Fatal(err)
+	}
+	first := w.get(w.path)
+	if !first.Changed || len(first.Chain) != 1 || first.Root.Type != layer.Dir {
+		t.Errorf("first: got %+v", first)
+	}
+	w.wantExact(first.Chain)
+	if again := w.get(w.path); again.Changed || !cmp.Equal(again.Chain, first.Chain) {
+		t.Errorf("unchanged: got changed %v, %d layers", again.Changed, len(again.Chain))
+	}
+	w.write("a", "2") // as many bytes, at once: the racy case
+	w.write("d/new", "n")
+	if err := os.Remove(filepath.Join(w.path, "d/b")); err != nil {
+		t.Fatal(err)
+	}
+	second := w.get(w.path)
+	if !second.Changed || len(second.Chain) != 2 {
+		t.Errorf("second: got changed %v, %d layers", second.Changed, len(second.Chain))
+	}
+	w.wantExact(second.Chain)
+}
+
+func TestStore_Reopened(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.write("a", "1")
+	chain := w.get(w.path).Chain
+	w.open(Options{})
+	if b := w.get(w.path); b.Changed || !cmp.Equal(b.Chain, chain) {
+		t.Errorf("got changed %v; want the same image", b.Changed)
+	}
+	for name, harm := range map[string]func() error{
+		"layer gone": func() error { return w.cache.Remove(w.get(w.path).Chain[0].ID) },
+		"record cut": func() error { return w.cut(recordFile) },
+		"index cut":  func() error { return w.cut(indexPrefix + "*") },
+		"index gone": func() error { return w.each(indexPrefix+"*", os.Remove) },
+		"crash's temp": func() error {
+			return w.each(recordFile, func(p string) error { return os.WriteFile(filepath.Join(filepath.Dir(p), ".tmp-1"), nil, 0o600) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if err := harm(); err != nil {
+				t.Fatal(err)
+			}
+			w.open(Options{})
+			w.write("a", name)
+			w.wantExact(w.get(w.path).Chain)
+		})
+	}
+}
+
+func (w *world) each(pattern string, do func(string) error) error {
+	found, err := filepath.Glob(filepath.Join(w.state, "base", imagesDir, "*", pattern))
+	if err != nil || len(found) == 0 {
+		return fmt.Errorf("%q: %d files, %v", pattern, len(found), err)
+	}
+	for _, f := range found {
+		err = errors.Join(err, do(f))
+	}
+	return err
+}
+
+func (w *world) cut(pattern string) error {
+	return w.each(pattern, func(p string) error {
+		st, err := os.Stat(p)
+		if err != nil {
+			return err
+		}
+		return os.Truncate(p, st.Size()/2)
+	})
+}
+
+// A chain stays short; an image in use keeps its layers all the same, and nothing is left behind.
+func TestStore_ManyChanges(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.write("keep", "k")
+	held, err := w.FromPath(t.Context(), w.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2*maxLayers + 3 {
+		w.write("f", fmt.Sprint(i))
+		b, err := w.FromPath(t.Context(), w.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(b.Chain) > maxLayers {
+			t.Errorf("change %d: chain of %d layers", i, len(b.Chain))
+		}
+		w.wantExact(b.Chain)
+		b.Release()
+	}
+	if _, err := layer.NewTree(held.Chain).Lookup("keep"); err != nil {
+		t.Errorf("an image in use lost a layer: %v", err)
+	}
+	held.Release()
+	w.write("f", "end")
+	w.get(w.path)
+	all, err := w.cache.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	known, err := w.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(known, slices.Sorted(slices.Values(all))); diff != "" {
+		t.Errorf("layers that no record names (+) or that are gone (-):\n%s", diff)
+	}
+	if len(all) > maxLayers {
+		t.Errorf("%d layers are kept", len(all))
+	}
+}
+
+func TestStore_TwelveAtOnce(t *testing.T) {
+	w := newWorld(t, Options{})
+	for i := range 200 {
+		w.write(fmt.Sprintf("d%d/f%d", i%7, i), fmt.Sprint(i))
+	}
+	other := *w // a second process has a store of its own on the same directory
+	other.open(Options{})
+	var wg sync.WaitGroup
+	bases := make([]Base, 12)
+	for i := range bases {
+		s := []*Store{w.Store, other.Store}[i%2]
+		wg.Go(func() {
+			var err error
+			if bases[i], err = s.FromPath(t.Context(), w.path); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if all, err := w.cache.Layers(); err != nil || len(all) != 1 {
+		t.Errorf("got %d layers, %v; want one capture for all", len(all), err)
+	}
+	for _, b := range bases {
+		if !cmp.Equal(b.Chain, bases[0].Chain) {
+			t.Error("images differ")
+		}
+		b.Release()
+	}
+}
+
+func TestStore_Budget(t *testing.T) {
+	const size = 300 << 10
+	w := newWorld(t, Options{Budget: 3 * size})
+	top := w.path
+	image := func(name string) Base {
+		w.write(name+"/f", strings.Repeat(name, size/len(name)))
+		b, err := w.FromPath(t.Context(), filepath.Join(top, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	a := image("a")
+	b := image("b")
+	b.Release()
+	image("c").Release()
+	if _, err := w.Retain(b.Chain); !errors.Is(err, layer.ErrNotFound) {
+		t.Errorf("b: got %v, want it evicted", err)
+	}
+	if release, err := w.Retain(a.Chain); err != nil {
+		t.Errorf("a is in use: %v", err)
+	} else {
+		release()
+	}
+	a.Release()
+	if again := image("b"); !again.Changed {
+		t.Error("an evicted image was not made again")
+	}
+}
+
+func TestStore_Refusals(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.write("f", "x")
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(w.path, link); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]error{
+		link: ErrPath, filepath.Join(w.path, "f"): ErrPath, w.path + "/.": ErrPath, filepath.Join(w.path, "absent"): fs.ErrNotExist,
+		w.state: ErrStateInside, filepath.Dir(w.state): ErrStateInside, filepath.Join(w.state, "base"): ErrStateInside, "/": ErrStateInside,
+	} {
+		if _, err := w.FromPath(t.Context(), path); !errors.Is(err, want) || !strings.Contains(err.Error(), path) {
+			t.Errorf("%q: got %v, want %v", path, err, want)
+		}
+	}
+	if err := os.Symlink(w.path, filepath.Join(w.state, "own")); err != nil {
+		t.Fatal(err)
+	}
+	w.open(Options{Own: []string{filepath.Join(w.state, "own")}})
+	if _, err := w.FromPath(t.Context(), w.path); !errors.Is(err, ErrStateInside) {
+		t.Errorf("state behind a link: got %v, want ErrStateInside", err)
+	}
+}
+
+func TestStore_SocketIsNoted(t *testing.T) {
+	w := newWorld(t, Options{})
+	w.write("f", "x")
+	t.Chdir(w.path)
+	l, err := net.Listen("unix", "s.sock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	if b := w.get(w.path); len(b.Notes) != 1 || !strings.Contains(b.Notes[0], `"s.sock" (socket)`) {
+		t.Errorf("got notes %q", b.Notes)
+	}
+}
+
+// unreadableEnv tells the test below, run again as an ordinary user, which path to take.
+const unreadableEnv = "BASE_TEST_UNREADABLE"
+
+func TestStore_UnreadableFiles(t *testing.T) {
+	if path := os.Getenv(unreadableEnv); path != "" {
+		w := newWorld(t, Options{})
+		_, err := w.FromPath(t.Context(), path)
+		if !errors.Is(err, ErrUnreadable) || !strings.Contains(err.Error(), `"s0", "s1", "s2" and more, 5 in all`) {
+			t.Errorf("got %v, want ErrUnreadable with names and a count", err)
+		}
+		if left, err := w.cache.Layers(); err != nil || len(left) != 0 {
+			t.Errorf("left in the cache: %q, %v", left, err)
+		}
+		return
+	}
+	if os.Getuid() != 0 {
+		t.Skip("needs root: makes files that an ordinary user may not read")
+	}
+	top, err := os.MkdirTemp("/var/tmp", "unreadable") // the parents of t.TempDir are closed to others
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(top) }()
+	const nobody = 65534
+	err = errors.Join(os.Chmod(top, 0o755), os.Mkdir(filepath.Join(top, "tmp"), 0o700), os.Chown(filepath.Join(top, "tmp"), nobody, nobody), os.Mkdir(filepath.Join(top, "p"), 0o755))
+	for i := range 5 {
+		err = errors.Join(err, os.WriteFile(filepath.Join(top, "p", fmt.Sprint("s", i)), nil, 0o600))
+	}
+	self, openErr := os.Open("/proc/self/exe")
+	if err := errors.Join(err, openErr); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = self.Close() }()
+	cmd := exec.Command("/proc/self/fd/3", "-test.run=^TestStore_UnreadableFiles$")
+	cmd.ExtraFiles = []*os.File{self}
+	cmd.Dir = top
+	cmd.Env = []string{unreadableEnv + "=" + filepath.Join(top, "p"), "TMPDIR=" + filepath.Join(top, "tmp")}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("as an ordinary user: %v\n%s", err, out)
+	}
+}
+
+func TestReadable(t *testing.T) {
+	lost := []layer.Lost{{Path: "s", What: "socket"}}
+	if err := readable(lost); err != nil {
+		t.Errorf("a socket: got %v", err)
+	}
+	for _, n := range []string{"a", "b", "c", "d"} {
+		lost = append(lost, layer.Lost{Path: layer.Path(n), What: "unreadable file"})
+	}
+	err := readable(lost)
+	if !errors.Is(err, ErrUnreadable) || !strings.Contains(err.Error(), `"a", "b", "c" and more, 4 in all`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A walk of an unchanged tree does not depend on how much the files hold.
+func TestStore_Speed(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes 15,000 files")
+	}
+	w := newWorld(t, Options{})
+	text := bytes.Repeat([]byte("x"), 4096)
+	for i := range 15000 {
+		w.write(fmt.Sprintf("d%d/e%d/f%d", i%50, i%7, i), string(text))
+	}
+	timed := func() time.Duration {
+		start := time.Now()
+		w.get(w.path)
+		return time.Since(start)
+	}
+	first, again := timed(), timed()
+	w.write("d1/new", "x")
+	changed := timed()
+	t.Logf("first %v, unchanged %v, one file more %v", first, again, changed)
+	if again > first/3 || changed > first/2 {
+		t.Errorf("first %v, unchanged %v, one file more %v", first, again, changed)
+	}
+}

@@ -1,0 +1,309 @@
+package base
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/internal/statedir"
+)
+
+// Names in the store's directory.
+const (
+	imagesDir   = "paths" // <key>/{record,lock,index-*}: one path each
+	recordFile  = "record"
+	lockFile    = "lock"
+	indexPrefix = "index-"
+)
+
+// recordVersion is the form of record. Fields may be added, none renamed; another meaning is another version.
+const recordVersion = 1
+
+// storeAgain is the age at which the record of an unchanged image is stored again. Until then a restart
+// only costs a few more file reads and an older place in the order of eviction.
+const storeAgain = time.Minute
+
+// record is what is stored of one path. It is written last, so that what it names is whole.
+type record struct {
+	V        int         `json:"v"`
+	Path     string      `json:"path"`
+	Layers   []layerSize `json:"layers"` // bottom first
+	Index    string      `json:"index"`  // its file
+	IndexSum string      `json:"index_sum"`
+	Used     time.Time   `json:"used"`
+	// Garbage are layers of older images that were still in use when they were replaced.
+	Garbage []string `json:"garbage,omitempty"`
+}
+
+// layerSize is a layer and what it takes on disk, in bytes.
+type layerSize struct {
+	ID   string `json:"id"`
+	Size int64  `json:"size"`
+}
+
+func (r *record) ids() []string {
+	ids := make([]string, len(r.Layers))
+	for i, l := range r.Layers {
+		ids[i] = l.ID
+	}
+	return ids
+}
+
+func (r *record) size() int64 {
+	var size int64
+	for _, l := range r.Layers {
+		size += l.Size
+	}
+	return size
+}
+
+// image is an up-to-date image of a path.
+type image struct {
+	chain   layer.Chain
+	index   *layer.Index
+	changed bool
+}
+
+// refresh brings the image of a path up to date, under the lock of the path.
+func (s *Store) refresh(ctx context.Context, path string) (image, error) {
+	sum := sha256.Sum256([]byte(path))
+	home := filepath.Join(s.opt.Dir, imagesDir, hex.EncodeToString(sum[:16]))
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return image{}, err
+	}
+	img, err := s.refreshLocked(ctx, home, path)
+	if err != nil {
+		return image{}, err
+	}
+	if img.changed {
+		s.evict(ctx, home)
+	}
+	return img, nil
+}
+
+func (s *Store) refreshLocked(ctx context.Context, home, path string) (image, error) {
+	lock, err := statedir.Lock(ctx, filepath.Join(home, lockFile))
+	if err != nil {
+		return image{}, err
+	}
+	defer func() { _ = lock.Close() }()
+	rec, old, err := s.load(home, path)
+	if err != nil {
+		return image{}, err
+	}
+	img, err := s.capture(ctx, path, old)
+	if err != nil {
+		return image{}, err
+	}
+	if len(img.chain) > maxLayers {
+		// A new image costs a read of everything once in a while and keeps the chain and what it takes short.
+		added := img.chain[len(img.chain)-1]
+		img, err = s.capture(ctx, path, image{})
+		if err := errors.Join(err, s.opt.Cache.Remove(added.ID)); err != nil {
+			return image{}, err
+		}
+	}
+	return img, s.save(home, rec, img)
+}
+
+// capture makes the image that follows old, which is empty for a first one.
+func (s *Store) capture(ctx context.Context, path string, old image) (image, error) {
+	added, index, changed, err := s.opt.Cache.Capture(ctx, path, old.index)
+	if err != nil {
+		return image{}, err
+	}
+	if err := readable(index.Lost()); err != nil {
+		if changed {
+			err = errors.Join(err, s.opt.Cache.Remove(added.ID))
+		}
+		return image{}, err
+	}
+	img := image{chain: slices.Clone(old.chain), index: index, changed: changed}
+	if changed {
+		img.chain = append(img.chain, added)
+	}
+	return img, nil
+}
+
+// load reads what is stored of a path. Whatever is missing or damaged, the image is made anew.
+func (s *Store) load(home, path string) (*record, image, error) {
+	rec := &record{V: recordVersion, Path: path}
+	err := statedir.ReadRecord(filepath.Join(home, recordFile), rec)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return rec, image{}, statedir.SweepTemp(home)
+	case errors.Is(err, statedir.ErrDamaged) || err == nil && rec.V != recordVersion:
+		s.opt.Log.Warn().Err(err).Str("path", path).Msg("record of a base image is unusable, making a new image")
+		return &record{V: recordVersion, Path: path}, image{}, nil
+	case err != nil:
+		return nil, image{}, err
+	}
+	img, err := s.loadImage(home, rec)
+	if err != nil {
+		s.opt.Log.Warn().Err(err).Str("path", path).Msg("base image is incomplete, making a new one")
+		rec.Garbage, rec.Layers = append(rec.Garbage, rec.ids()...), nil
+		return rec, image{}, nil
+	}
+	return rec, img, nil
+}
+
+func (s *Store) loadImage(home string, rec *record) (image, error) {
+	var img image
+	for _, id := range rec.ids() {
+		l, err := s.opt.Cache.Get(id)
+		if err != nil {
+			return image{}, err
+		}
+		img.chain = append(img.chain, l)
+	}
+	if img.index = s.memory.get(home, rec.Index); img.index != nil {
+		return img, nil
+	}
+	f, err := os.Open(filepath.Join(home, rec.Index))
+	if err != nil {
+		return image{}, err
+	}
+	defer func() { _ = f.Close() }()
+	sum := sha256.New()
+	if img.index, err = layer.DecodeIndex(io.TeeReader(f, sum)); err != nil {
+		return image{}, err
+	}
+	if _, err := io.Copy(sum, f); err != nil {
+		return image{}, err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != rec.IndexSum {
+		return image{}, fmt.Errorf("index %q: %w", rec.Index, statedir.ErrDamaged)
+	}
+	return img, nil
+}
+
+// save stores an image: its index, then the record that names it; then what it replaced goes.
+func (s *Store) save(home string, rec *record, img image) error {
+	now := time.Now().UTC()
+	if rec.Index != "" && slices.Equal(rec.ids(), ids(img.chain)) && now.Sub(rec.Used) < storeAgain {
+		s.memory.put(home, rec.Index, img.index)
+		return nil
+	}
+	if err := rec.take(img.chain); err != nil {
+		return err
+	}
+	sum := sha256.New()
+	rec.Index = fmt.Sprintf("%s%d", indexPrefix, now.UnixNano())
+	err := statedir.WriteFile(filepath.Join(home, rec.Index), func(w io.Writer) error {
+		return img.index.Encode(io.MultiWriter(w, sum))
+	})
+	if err != nil {
+		return err
+	}
+	rec.IndexSum, rec.Used = hex.EncodeToString(sum.Sum(nil)), now
+	if err := statedir.WriteRecord(filepath.Join(home, recordFile), rec); err != nil {
+		return err
+	}
+	s.memory.put(home, rec.Index, img.index)
+	return s.clean(home, rec)
+}
+
+// clean removes indexes and layers that the record no longer needs. Layers in use stay for the next time.
+func (s *Store) clean(home string, rec *record) error {
+	if err := statedir.SweepTemp(home); err != nil {
+		return err
+	}
+	if err := removeIndexes(home, rec.Index); err != nil {
+		return err
+	}
+	if len(rec.Garbage) == 0 {
+		return nil
+	}
+	var err error
+	if rec.Garbage, err = s.removeUnused(rec.Garbage); err != nil {
+		return err
+	}
+	return statedir.WriteRecord(filepath.Join(home, recordFile), rec)
+}
+
+// removeIndexes removes all index files but one.
+func removeIndexes(home, keep string) error {
+	entries, err := os.ReadDir(home)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), indexPrefix) || e.Name() == keep {
+			continue
+		}
+		if err := os.Remove(filepath.Join(home, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// removeUnused removes layers and returns those that are in use.
+func (s *Store) removeUnused(layers []string) (left []string, err error) {
+	for _, id := range layers {
+		removed, err := s.uses.RemoveUnused(id, func() error { return s.opt.Cache.Remove(id) })
+		if err != nil {
+			return nil, err
+		}
+		if !removed {
+			left = append(left, id)
+		}
+	}
+	return left, nil
+}
+
+// take makes the record name the layers of chain, measuring those that are new.
+func (r *record) take(chain layer.Chain) error {
+	sizes := map[string]int64{}
+	for _, l := range r.Layers {
+		sizes[l.ID] = l.Size
+	}
+	layers := make([]layerSize, len(chain))
+	for i, l := range chain {
+		size, ok := sizes[l.ID]
+		if delete(sizes, l.ID); !ok {
+			var err error
+			if size, err = sizeOf(l); err != nil {
+				return err
+			}
+		}
+		layers[i] = layerSize{l.ID, size}
+	}
+	for id := range sizes {
+		r.Garbage = append(r.Garbage, id)
+	}
+	r.Layers = layers
+	return nil
+}
+
+// sizeOf is what a layer takes on disk, in bytes.
+func sizeOf(l layer.Layer) (int64, error) {
+	var size int64
+	err := filepath.WalkDir(l.Dir, func(path string, _ fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return err
+		}
+		size += st.Blocks * 512 // st_blocks counts in 512 bytes, stat(2)
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("measure layer %q: %w", l.ID, err)
+	}
+	return size, nil
+}

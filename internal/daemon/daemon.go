@@ -1,0 +1,134 @@
+// Package daemon is what the fleet's daemons have in common: connection flags, a log, the
+// line that says they are ready, health and metrics over HTTP, and an orderly end.
+//
+// It must not know what a daemon does.
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"github.com/warmfleet/warmfleet/internal/natsboot"
+)
+
+// Daemon is one daemon's process.
+type Daemon struct {
+	// Name is the program's name.
+	Name string
+	// Conn are the connection flags.
+	Conn natsboot.ConnFlags
+	// Log goes to stderr as JSON.
+	Log zerolog.Logger
+	// HTTP is host:port of health and metrics, "" for none.
+	HTTP string
+
+	ready atomic.Bool
+	nc    *natsboot.Connection
+}
+
+// Command returns the daemon's command, with the common flags registered. run serves until
+// its context ends and calls d.Ready once it does.
+func (d *Daemon) Command(short string, run func(ctx context.Context, nc *natsboot.Connection) error) *cobra.Command {
+	c := &cobra.Command{
+		Use: d.Name, Short: short, SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return d.run(c.Context(), run) },
+	}
+	d.Conn.Register(c.Flags())
+	c.Flags().StringVar(&d.HTTP, "http", "", "host:port for /healthz, /readyz and /metrics")
+	d.Log = zerolog.New(os.Stderr).With().Timestamp().Str("component", d.Name).Logger()
+	return c
+}
+
+// Main runs the command and returns the process's exit code. SIGTERM and SIGINT end it in order.
+func Main(c *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	err := c.ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "%s: %v\n", c.Name(), err)
+	if errors.Is(err, natsboot.ErrUnreachable) {
+		return 8
+	}
+	if errors.Is(err, natsboot.ErrNoStateDir) {
+		return 2
+	}
+	return 1
+}
+
+func (d *Daemon) run(ctx context.Context, run func(ctx context.Context, nc *natsboot.Connection) error) error {
+	nc, err := d.Conn.Dial(ctx, natsboot.ConnectOptions{Name: d.Name, InboxPrefix: "_INBOX_" + d.Name, Daemon: true, Log: d.Log})
+	if err != nil {
+		return err
+	}
+	defer nc.Close()
+	d.nc = nc
+	stop, err := d.listen()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return run(ctx, nc)
+}
+
+// Ready says on stderr and over HTTP that the daemon serves.
+func (d *Daemon) Ready(format string, args ...any) {
+	d.ready.Store(true)
+	fmt.Fprintf(os.Stderr, "ready: "+format+"\n", args...)
+}
+
+// listen serves health and metrics, if asked to.
+func (d *Daemon) listen() (stop func(), err error) {
+	if d.HTTP == "" {
+		return func() {}, nil
+	}
+	l, err := net.Listen("tcp", d.HTTP)
+	if err != nil {
+		return nil, fmt.Errorf("listen for --http on %s: %w: choose another address", d.HTTP, err)
+	}
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, `{"status":"ok"}`) })
+	mux.HandleFunc("GET /readyz", d.readyz)
+	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			d.Log.Error().Err(err).Msg("serve health and metrics")
+		}
+	}()
+	return func() {
+		srv.Close()
+		<-done
+	}, nil
+}
+
+func (d *Daemon) readyz(w http.ResponseWriter, _ *http.Request) {
+	switch {
+	case !d.nc.IsConnected():
+		http.Error(w, "NATS is not connected", http.StatusServiceUnavailable)
+	case !d.ready.Load():
+		http.Error(w, "starting", http.StatusServiceUnavailable)
+	default:
+		fmt.Fprintln(w, `{"status":"ok"}`)
+	}
+}

@@ -1,0 +1,86 @@
+// Package fleet joins a NATS connection with everything a process of the fleet meets the
+// others through, and makes schedulers and workers of it.
+//
+// It only wires: whatever decides something belongs elsewhere.
+package fleet
+
+import (
+	"context"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/warmfleet/warmfleet/internal/kv"
+	"github.com/warmfleet/warmfleet/internal/scheduler"
+	"github.com/warmfleet/warmfleet/internal/worker"
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/objectstore"
+)
+
+// Fleet is the shared handles of one connection.
+type Fleet struct {
+	Conn        *nats.Conn
+	JetStream   jetstream.JetStream
+	Subjects    events.Subjects
+	Log         events.Log
+	Queue       events.Queue
+	Submissions events.Submissions
+	Output      events.Output
+	Store       objectstore.Store
+
+	Leases, Workers, Checkpoints, Plans kv.Store
+}
+
+// Options say how to open a fleet.
+type Options struct {
+	// Prefix of all subjects, "fleet" if empty.
+	Prefix string
+	// Declare makes the streams and buckets first; schedulers do, others expect them.
+	Declare bool
+	// Limits of the streams, if Declare.
+	Limits events.Limits
+}
+
+// Open returns the handles of the fleet on a connection. The connection stays the caller's.
+func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Fleet, error) {
+	subjects, err := events.NewSubjects(o.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	if o.Declare {
+		if err := events.Declare(ctx, js, events.Options{Prefix: o.Prefix, Limits: o.Limits}); err != nil {
+			return nil, err
+		}
+	}
+	f := &Fleet{
+		Conn: js.Conn(), JetStream: js, Subjects: subjects, Log: events.NewLog(js, subjects),
+		Queue: events.NewQueue(js, subjects, events.QueueOptions{}), Submissions: events.NewSubmissions(js, subjects), Output: events.NewOutput(js, subjects),
+	}
+	names := subjects.Buckets()
+	for name, bucket := range map[string]*kv.Store{
+		names.Leases: &f.Leases, names.Workers: &f.Workers, names.Checkpoints: &f.Checkpoints, names.Plans: &f.Plans,
+	} {
+		if *bucket, err = kv.Open(ctx, js, name); err != nil {
+			return nil, err
+		}
+	}
+	f.Store, err = objectstore.NewJetStream(js, objectstore.Options{Bucket: subjects.LayersBucket()})
+	return f, err
+}
+
+// Scheduler returns a scheduler of the fleet.
+func (f *Fleet) Scheduler(log zerolog.Logger) *scheduler.Scheduler {
+	return scheduler.New(scheduler.Fleet{
+		Conn: f.Conn, Subjects: f.Subjects, Log: f.Log, Queue: f.Queue, Submissions: f.Submissions,
+		Workers: f.Workers, Leases: f.Leases, Plans: f.Plans, Checkpoints: f.Checkpoints, Store: f.Store,
+	}, log)
+}
+
+// Worker returns a worker of the fleet; see worker.New.
+func (f *Fleet) Worker(ctx context.Context, cfg worker.Config, log zerolog.Logger) (*worker.Worker, error) {
+	return worker.New(ctx, cfg, worker.Fleet{
+		Conn: f.Conn, Subjects: f.Subjects, Log: f.Log, Queue: f.Queue, Workers: f.Workers, Checkpoints: f.Checkpoints, Store: f.Store,
+		Output: f.Output,
+	}, log)
+}

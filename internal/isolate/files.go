@@ -1,0 +1,132 @@
+package isolate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/isolate/wire"
+)
+
+// FileWrite is a file to make or to replace.
+type FileWrite struct {
+	Path     string // relative to the workspace
+	Content  []byte // at most 64 MiB
+	Mode     uint32 // twelve permission bits; 0 keeps those of an existing file, else 0644
+	MkdirAll bool   // make missing parents, 0755
+}
+
+// FileInfo describes a path of the workspace; links are not followed.
+type FileInfo struct {
+	Name    string
+	Mode    fs.FileMode
+	Size    int64 // bytes
+	ModTime time.Time
+}
+
+// File calls happen inside the sandbox with a command's rights. A path has the workspace
+// as its root: neither "..", an absolute path nor a link leads out. errors.Is finds
+// fs.ErrNotExist, fs.ErrPermission and the like.
+
+// ReadFile reads a regular file of at most max bytes; ErrTooLarge when it is larger.
+func (i *Init) ReadFile(ctx context.Context, path string, max int64) ([]byte, fs.FileMode, error) {
+	if max > wire.MaxContent {
+		max = wire.MaxContent
+	}
+	frame, err := i.fileCall(ctx, wire.KindRead, "read", &wire.File{Path: path, Max: max})
+	if err != nil {
+		return nil, 0, err
+	}
+	var m wire.Content
+	if err := frame.Decode(&m); err != nil {
+		return nil, 0, err
+	}
+	return m.Data, fileMode(m.Mode), nil
+}
+
+// WriteFile replaces a file in one step: a reader sees the old content or the new.
+func (i *Init) WriteFile(ctx context.Context, w FileWrite) error {
+	if len(w.Content) > wire.MaxContent {
+		return fmt.Errorf("isolate: write %q: %w", w.Path, ErrTooLarge)
+	}
+	_, err := i.fileCall(ctx, wire.KindWrite, "write", &wire.File{
+		Path: w.Path, Content: w.Content, Mode: uint64(w.Mode & 0o7777), MkdirAll: w.MkdirAll,
+	})
+	return err
+}
+
+// Stat describes a path.
+func (i *Init) Stat(ctx context.Context, path string) (FileInfo, error) {
+	frame, err := i.fileCall(ctx, wire.KindStat, "stat", &wire.File{Path: path})
+	if err != nil {
+		return FileInfo{}, err
+	}
+	var m wire.Info
+	if err := frame.Decode(&m); err != nil {
+		return FileInfo{}, err
+	}
+	return fileInfo(m), nil
+}
+
+// List describes the entries of a directory in byte order; ErrTooLarge beyond 100,000.
+func (i *Init) List(ctx context.Context, path string) ([]FileInfo, error) {
+	frame, err := i.fileCall(ctx, wire.KindList, "list", &wire.File{Path: path})
+	if err != nil {
+		return nil, err
+	}
+	var m wire.Infos
+	if err := frame.Decode(&m); err != nil {
+		return nil, err
+	}
+	infos := make([]FileInfo, 0, len(m.Entries))
+	for _, e := range m.Entries {
+		infos = append(infos, fileInfo(e))
+	}
+	return infos, nil
+}
+
+func (i *Init) fileCall(ctx context.Context, kind wire.Kind, verb string, m *wire.File) (wire.Frame, error) {
+	select {
+	case i.fileUse <- struct{}{}:
+		defer func() { <-i.fileUse }()
+	case <-ctx.Done():
+		return wire.Frame{}, ctx.Err()
+	}
+	frame, err := i.call(ctx, kind, m)
+	if errors.Is(err, unix.EFBIG) {
+		err = ErrTooLarge
+	}
+	if err != nil {
+		return wire.Frame{}, fmt.Errorf("isolate: %s %q: %w", verb, m.Path, err)
+	}
+	return frame, nil
+}
+
+func fileInfo(m wire.Info) FileInfo {
+	return FileInfo{Name: m.Name, Mode: fileMode(m.Mode), Size: m.Size, ModTime: time.Unix(0, m.ModTimeNs)}
+}
+
+// fileMode turns st_mode into Go's.
+func fileMode(st uint64) fs.FileMode {
+	mode := fs.FileMode(st & 0o777)
+	for bit, is := range map[uint64]fs.FileMode{
+		unix.S_IFDIR: fs.ModeDir, unix.S_IFLNK: fs.ModeSymlink, unix.S_IFIFO: fs.ModeNamedPipe,
+		unix.S_IFSOCK: fs.ModeSocket, unix.S_IFBLK: fs.ModeDevice, unix.S_IFCHR: fs.ModeDevice | fs.ModeCharDevice,
+	} {
+		if st&unix.S_IFMT == bit {
+			mode |= is
+		}
+	}
+	for bit, is := range map[uint64]fs.FileMode{
+		unix.S_ISUID: fs.ModeSetuid, unix.S_ISGID: fs.ModeSetgid, unix.S_ISVTX: fs.ModeSticky,
+	} {
+		if st&bit != 0 {
+			mode |= is
+		}
+	}
+	return mode
+}

@@ -1,0 +1,352 @@
+package isolate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/isolate/mountfd"
+	"github.com/warmfleet/warmfleet/internal/isolate/wire"
+)
+
+// startLimit bounds the start of an init, which takes milliseconds.
+const startLimit = 10 * time.Second
+
+// Config says how a sandbox is made.
+type Config struct {
+	Rung    Rung
+	Network string   // NetworkNone (also "") or NetworkAllow
+	Expose  []string // absolute directories of the host, shown read-only at the same path
+	// Scratch bounds /tmp, HOME and /dev/shm together, in bytes; 0: half of the memory.
+	Scratch int64
+	// NoSetuid makes setting the setuid or setgid bit fail with EPERM. It also refuses
+	// system calls of foreign architectures, by death.
+	NoSetuid bool
+	// Binary is the program that becomes init; "": warmfleet-init beside this
+	// executable, or this executable.
+	Binary string
+	// Log, if set, is told when an init dies on its own, with what it last wrote.
+	Log func(message string)
+}
+
+// Init is a running sandbox. It is safe for concurrent use; one command runs at a time,
+// others wait for their turn, and file calls go on beside it.
+type Init struct {
+	config  Config
+	process *process
+	homeDir string // made for a bare init, which has no HOME of its own
+	turn    chan struct{}
+	fileUse chan struct{}
+	done    chan struct{}
+	death   string // how it came; set before done is closed
+
+	mu      sync.Mutex
+	pending map[uint64]chan wire.Frame
+	lastID  uint64
+	closing bool
+}
+
+// Start makes a sandbox and returns when its init is ready. It has no workspace yet.
+// ErrLost: the init died while starting; other errors name the step that failed.
+func Start(ctx context.Context, c Config) (*Init, error) {
+	if err := c.validate(); err != nil {
+		return nil, err
+	}
+	spec := wire.Spec{
+		Version:  wire.Version,
+		Bare:     c.Rung == RungBare,
+		Network:  c.Network == NetworkAllow,
+		Expose:   c.Expose,
+		Scratch:  c.Scratch,
+		NoSetuid: c.NoSetuid,
+	}
+	mounts, err := exposedMounts(c)
+	defer closeAll(mounts)
+	if err != nil {
+		return nil, err
+	}
+	spec.Mounted = len(mounts) > 0
+	attr := &syscall.SysProcAttr{}
+	if !spec.Bare {
+		flags := uintptr(unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP)
+		if !spec.Network {
+			flags |= unix.CLONE_NEWNET
+		}
+		attr = namespaces(c.Rung, flags)
+	}
+	p, err := spawn(modeInit, c.Binary, attr)
+	if err != nil {
+		return nil, err
+	}
+	i := &Init{
+		config:  c,
+		process: p,
+		turn:    make(chan struct{}, 1),
+		fileUse: make(chan struct{}, 1),
+		done:    make(chan struct{}),
+		pending: map[uint64]chan wire.Frame{},
+	}
+	go i.receive()
+	if err := i.prepare(ctx, &spec, mounts); err != nil {
+		i.Close()
+		return nil, fmt.Errorf("isolate: start init: %w", err)
+	}
+	return i, nil
+}
+
+func (c Config) validate() error {
+	switch c.Rung {
+	case RungRoot, RungUser, RungBare:
+	default:
+		return fmt.Errorf("isolate: start init: unknown rung %q", c.Rung)
+	}
+	if c.Rung == RungUser && os.Getuid() == 0 {
+		return errors.New("isolate: start init: rung namespaces-user as root would run commands as the host's user 0")
+	}
+	switch c.Network {
+	case "", NetworkNone, NetworkAllow:
+	default:
+		return fmt.Errorf("isolate: start init: unknown network %q", c.Network)
+	}
+	for _, dir := range c.Expose {
+		if err := exposable(dir); err != nil {
+			return fmt.Errorf("isolate: expose %q: %w", dir, err)
+		}
+	}
+	return nil
+}
+
+// exposable refuses targets that are the sandbox's own.
+func exposable(dir string) error {
+	if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" {
+		return errors.New("want a clean absolute path below /")
+	}
+	for _, own := range []string{"/proc", "/sys", "/dev", Workspace, "/etc"} {
+		if dir == own || strings.HasPrefix(dir, own+"/") {
+			return fmt.Errorf("%s is the sandbox's own", own)
+		}
+	}
+	return nil
+}
+
+// exposedMounts takes the directories as real root, which may pass where the sandbox's id may not.
+func exposedMounts(c Config) ([]*os.File, error) {
+	if c.Rung != RungRoot {
+		return nil, nil
+	}
+	var mounts []*os.File
+	for _, dir := range c.Expose {
+		fd, err := mountfd.Tree(dir, mountfd.Safe|unix.MOUNT_ATTR_RDONLY)
+		if err != nil {
+			return mounts, fmt.Errorf("isolate: expose %q: %w", dir, err)
+		}
+		mounts = append(mounts, os.NewFile(uintptr(fd), dir))
+	}
+	return mounts, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+func (i *Init) prepare(ctx context.Context, spec *wire.Spec, mounts []*os.File) error {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	if spec.Bare {
+		dir, err := os.MkdirTemp("", "warmfleet-home-")
+		if err != nil {
+			return err
+		}
+		i.homeDir = dir
+	}
+	var fds []int
+	for _, m := range mounts {
+		fds = append(fds, int(m.Fd()))
+	}
+	frame, err := i.call(ctx, wire.KindSpec, spec, fds...)
+	if err != nil {
+		return err
+	}
+	var ready wire.Ready
+	return frame.Decode(&ready)
+}
+
+// receive hands answers to whoever waits, until the init is gone.
+func (i *Init) receive() {
+	var err error
+	for {
+		var frame wire.Frame
+		if frame, err = i.process.conn.Recv(); err != nil {
+			break
+		}
+		i.mu.Lock()
+		answers, ok := i.pending[frame.ID]
+		i.mu.Unlock()
+		if !ok {
+			frame.Close()
+			continue
+		}
+		answers <- frame // never blocks: room for every answer of a request
+	}
+	if !errors.Is(err, io.EOF) {
+		i.process.os.Kill()
+	}
+	i.death = fmt.Sprintf("%v, %s", err, i.process.reap())
+	i.mu.Lock()
+	unexpected := !i.closing
+	i.mu.Unlock()
+	if unexpected && i.config.Log != nil {
+		i.config.Log(fmt.Sprintf("isolate: init %d died: %s", i.Pid(), i.death))
+	}
+	if i.homeDir != "" {
+		os.RemoveAll(i.homeDir)
+	}
+	close(i.done)
+}
+
+// maxAnswers is how many frames one request gets at most: started and exited.
+const maxAnswers = 2
+
+// send starts a request; drop must be called when its answers are not awaited any more.
+func (i *Init) send(kind wire.Kind, body wire.Body, fds ...int) (id uint64, answers <-chan wire.Frame, err error) {
+	ch := make(chan wire.Frame, maxAnswers)
+	i.mu.Lock()
+	i.lastID++
+	id = i.lastID
+	i.pending[id] = ch
+	i.mu.Unlock()
+	if err := i.process.conn.Send(id, kind, body, fds...); err != nil {
+		i.drop(id)
+		return 0, nil, fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	return id, ch, nil
+}
+
+func (i *Init) drop(id uint64) {
+	i.mu.Lock()
+	delete(i.pending, id)
+	i.mu.Unlock()
+}
+
+// call makes a request with one answer. A failure inside is the error.
+func (i *Init) call(ctx context.Context, kind wire.Kind, body wire.Body, fds ...int) (wire.Frame, error) {
+	id, answers, err := i.send(kind, body, fds...)
+	if err != nil {
+		return wire.Frame{}, err
+	}
+	defer i.drop(id)
+	select {
+	case frame := <-answers:
+		return frame, failed(frame)
+	case <-ctx.Done():
+		return wire.Frame{}, ctx.Err()
+	case <-i.done:
+		select {
+		case frame := <-answers: // it answered and died
+			return frame, failed(frame)
+		default:
+			return wire.Frame{}, i.lost()
+		}
+	}
+}
+
+func failed(frame wire.Frame) error {
+	if frame.Kind != wire.KindFailed {
+		return nil
+	}
+	var f wire.Failure
+	if err := frame.Decode(&f); err != nil {
+		return err
+	}
+	return &f
+}
+
+// lost is for calls that found done closed.
+func (i *Init) lost() error { return fmt.Errorf("%w: init: %s", ErrLost, i.death) }
+
+// Attach shows a mount as the workspace. The mount stays the caller's to close, and must
+// be closed before Detach.
+func (i *Init) Attach(ctx context.Context, mount *os.File) error {
+	if i.config.Rung == RungBare {
+		return fmt.Errorf("isolate: attach a mount: %w", ErrBare)
+	}
+	if _, err := i.call(ctx, wire.KindAttach, &wire.Attach{}, int(mount.Fd())); err != nil {
+		return fmt.Errorf("isolate: attach workspace: %w", err)
+	}
+	return nil
+}
+
+// AttachDir makes a directory the workspace of a bare init.
+func (i *Init) AttachDir(ctx context.Context, dir string) error {
+	if i.config.Rung != RungBare {
+		return fmt.Errorf("isolate: attach a directory: %w", ErrBare)
+	}
+	if _, err := i.call(ctx, wire.KindAttach, &wire.Attach{Dir: dir}); err != nil {
+		return fmt.Errorf("isolate: attach workspace: %w", err)
+	}
+	return nil
+}
+
+// Detach kills what runs (its Exec ends with CauseCancelled) and unmounts the workspace,
+// never lazily: after success nothing can change its layers. EBUSY: a copy of the mount's
+// descriptor is still open outside; the workspace stays attached.
+func (i *Init) Detach(ctx context.Context) error {
+	if _, err := i.call(ctx, wire.KindDetach, nil); err != nil {
+		return fmt.Errorf("isolate: detach workspace: %w", err)
+	}
+	return nil
+}
+
+// Pid is the init's process id on the host.
+func (i *Init) Pid() int { return i.process.os.Pid }
+
+// Done is closed when the init and every process of its sandbox are dead.
+func (i *Init) Done() <-chan struct{} { return i.done }
+
+// Close kills the sandbox and returns when nothing of it is left, its mounts included.
+// The second call does nothing.
+func (i *Init) Close() error {
+	i.mu.Lock()
+	first := !i.closing
+	i.closing = true
+	i.mu.Unlock()
+	if first && i.config.Rung != RungBare {
+		i.process.os.Kill()
+	}
+	if first && i.config.Rung == RungBare {
+		i.process.conn.Hangup() // it ends its tree first
+		select {
+		case <-i.done:
+		case <-time.After(killLimit):
+			i.process.os.Kill()
+		}
+	}
+	<-i.done
+	if first {
+		i.process.release()
+	}
+	return nil
+}
+
+// BaseEnv is the environment that every command needs, without what a plan adds.
+func (i *Init) BaseEnv() []string {
+	dir, tmp := "/home/sandbox", "/tmp"
+	if i.config.Rung == RungBare {
+		dir, tmp = i.homeDir, os.TempDir()
+	}
+	return []string{
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		"HOME=" + dir, "TMPDIR=" + tmp, "USER=sandbox", "LOGNAME=sandbox", "SHELL=/bin/sh", "LANG=C.UTF-8", "TERM=dumb",
+	}
+}

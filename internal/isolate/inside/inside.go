@@ -1,0 +1,268 @@
+// Package inside is the program that runs as process 1 of a sandbox: it builds the
+// sandbox's root, then stays, attaches and detaches the workspace, runs commands, reaps,
+// and reads and writes files on request.
+//
+// Three kinds of threads: the main one keeps the capabilities (over the sandbox's own
+// namespaces only) and answers the control socket; commands are forked from a second one
+// and files opened by a third, both without any capability. The kernel keeps these
+// credentials per thread, so the two never leave their goroutines.
+//
+// The package must not know plans, layers, or where a workspace comes from. It imports
+// little: its start-up time is part of every cold start.
+package inside
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/isolate/mountfd"
+	"github.com/warmfleet/warmfleet/internal/isolate/wire"
+)
+
+// detachWait bounds the wait for a workspace that is still busy after everything was killed.
+const detachWait = 2 * time.Second
+
+var errNoWorkspace = errors.New("no workspace is attached")
+
+// server is one init.
+type server struct {
+	conn     *wire.Conn
+	spec     wire.Spec
+	commands *commands
+	files    *files
+	dir      string // the workspace as this process sees it; "" when none is attached
+}
+
+// Run serves the control socket until the other end is gone, and returns the exit code.
+// It must be called on a goroutine that is locked to the process's first thread.
+func Run(control *os.File) int {
+	unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	conn, err := wire.NewConn(control)
+	if err != nil {
+		return 1
+	}
+	frame, err := conn.Recv()
+	if err != nil {
+		return 1
+	}
+	s := &server{conn: conn}
+	if err := s.start(frame); err != nil {
+		conn.Send(frame.ID, wire.KindFailed, failure(err))
+		return 1
+	}
+	if conn.Send(frame.ID, wire.KindReady, &wire.Ready{Version: wire.Version}) != nil {
+		return 1
+	}
+	debug.SetGCPercent(50)
+	debug.FreeOSMemory()
+	for {
+		frame, err := conn.Recv()
+		if errors.Is(err, io.EOF) {
+			return s.stop()
+		}
+		if err != nil {
+			s.stop()
+			return 1
+		}
+		s.handle(frame)
+	}
+}
+
+// start makes the sandbox. What is not private to it yet was made by the parent's clone.
+func (s *server) start(frame wire.Frame) error {
+	defer frame.Close()
+	if frame.Kind != wire.KindSpec {
+		return fmt.Errorf("unexpected first frame %d", frame.Kind)
+	}
+	if err := frame.Decode(&s.spec); err != nil {
+		return err
+	}
+	if s.spec.Version != wire.Version {
+		return fmt.Errorf("protocol version %d, want %d: the programs are of different builds", s.spec.Version, wire.Version)
+	}
+	unix.Umask(0)
+	if s.spec.Bare {
+		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("become subreaper: %w", err)
+		}
+		catchSignals()
+	} else if err := s.isolate(frame); err != nil {
+		return err
+	}
+	unix.Umask(0o022)
+	unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
+	reap := reaper(namespaceReaper{})
+	if s.spec.Bare {
+		reap = treeReaper{}
+	}
+	var err error
+	if s.commands, err = startCommands(s.conn, s.spec, reap); err != nil {
+		return err
+	}
+	s.files = newFiles(s.conn, s.spec)
+	return nil
+}
+
+func (s *server) isolate(frame wire.Frame) error {
+	if os.Getpid() != 1 {
+		return errors.New("not process 1 of a process namespace")
+	}
+	var exposed []int
+	for _, f := range frame.Files {
+		exposed = append(exposed, int(f.Fd()))
+	}
+	if err := buildRoot(s.spec, exposed); err != nil {
+		return err
+	}
+	if err := ownStandardFiles(); err != nil {
+		return err
+	}
+	if !s.spec.Network {
+		if err := loopbackUp(); err != nil {
+			return fmt.Errorf("bring loopback up: %w", err)
+		}
+	}
+	if err := unix.Sethostname([]byte("sandbox")); err != nil {
+		return fmt.Errorf("set host name: %w", err)
+	}
+	return ignoreSignals()
+}
+
+// ownStandardFiles replaces the parent's /dev/null by the sandbox's. Standard error stays:
+// it is where a crash of this program is written, and no command inherits it.
+func ownStandardFiles() error {
+	fd, err := unix.Open("/dev/null", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open /dev/null: %w", err)
+	}
+	defer unix.Close(fd)
+	for _, to := range []int{0, 1} {
+		if err := unix.Dup3(fd, to, 0); err != nil {
+			return fmt.Errorf("replace descriptor %d: %w", to, err)
+		}
+	}
+	return nil
+}
+
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	request, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	request.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, request)
+}
+
+// handle answers one request. What may take long is handed to the other threads.
+func (s *server) handle(frame wire.Frame) {
+	switch frame.Kind {
+	case wire.KindExec:
+		s.commands.submit(newCommand(frame, s.dir))
+		return
+	case wire.KindRead, wire.KindWrite, wire.KindStat, wire.KindList:
+		s.files.submit(fileCall{frame: frame, dir: s.dir})
+		return
+	}
+	defer frame.Close()
+	var err error
+	switch frame.Kind {
+	case wire.KindAttach:
+		err = s.attach(frame)
+	case wire.KindDetach:
+		err = s.detach()
+	case wire.KindSignal:
+		var m wire.Signal
+		if err = frame.Decode(&m); err == nil {
+			s.commands.signal(m)
+		}
+	default:
+		err = fmt.Errorf("unexpected frame %d", frame.Kind)
+	}
+	if err != nil {
+		s.conn.Send(frame.ID, wire.KindFailed, failure(err))
+		return
+	}
+	s.conn.Send(frame.ID, wire.KindDone, nil)
+}
+
+func (s *server) attach(frame wire.Frame) error {
+	var m wire.Attach
+	if err := frame.Decode(&m); err != nil {
+		return err
+	}
+	if s.dir != "" {
+		return errors.New("a workspace is attached already")
+	}
+	if s.spec.Bare {
+		s.dir = m.Dir
+		return nil
+	}
+	if len(frame.Files) != 1 {
+		return fmt.Errorf("attach with %d descriptors", len(frame.Files))
+	}
+	mount := int(frame.Files[0].Fd())
+	if err := mountfd.SetAttr(mount, unix.MountAttr{Attr_set: mountfd.Safe}); err != nil {
+		return fmt.Errorf("restrict workspace: %w", err)
+	}
+	if err := mountfd.Attach(mount, unix.AT_FDCWD, workspace); err != nil {
+		return err
+	}
+	s.dir = workspace
+	return nil
+}
+
+// detach kills what runs and unmounts, never lazily: afterwards nothing can write to the layers.
+func (s *server) detach() error {
+	if s.dir == "" {
+		return errNoWorkspace
+	}
+	s.commands.killAndWait()
+	s.files.wait()
+	if s.spec.Bare {
+		s.dir = ""
+		return nil
+	}
+	pause := time.Millisecond
+	for end := time.Now().Add(detachWait); ; pause *= 2 {
+		err := unix.Unmount(workspace, unix.UMOUNT_NOFOLLOW)
+		if err == nil {
+			break
+		}
+		if err != unix.EBUSY || time.Now().After(end) {
+			return fmt.Errorf("unmount workspace: %w", err)
+		}
+		time.Sleep(pause)
+	}
+	s.dir = ""
+	return nil
+}
+
+// stop ends the sandbox because its worker is gone or wants it so. In namespaces the
+// kernel kills the rest when process 1 exits.
+func (s *server) stop() int {
+	if s.spec.Bare {
+		s.commands.killAndWait()
+	}
+	return 0
+}
+
+func failure(err error) *wire.Failure {
+	var errno syscall.Errno
+	f := &wire.Failure{Text: err.Error()}
+	if errors.As(err, &errno) {
+		f.Errno = uint64(errno)
+	}
+	return f
+}

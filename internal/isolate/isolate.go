@@ -1,0 +1,52 @@
+// Package isolate runs commands where they can reach nothing but a workspace.
+//
+// Start makes a sandbox's init: process 1 of new namespaces, with a root of its own.
+// It stays, and workspaces are attached to it, commands run in it, files read and written
+// through it, until it is closed or dies; its death ends every process of the sandbox,
+// and the death of this process ends the init. A Mounter makes the workspaces: mounts
+// that are descriptors until an init attaches them, so that nothing has to be unmounted
+// after a crash.
+//
+// Probe finds out by doing which Rung works on this machine, and which guarantees hold.
+//
+// The package must not know plans, checkpoints, layers' meaning or NATS. It keeps its
+// imports few, because the lean init program is built from it.
+package isolate
+
+import "errors"
+
+// Rung is a way to isolate; an earlier one is never weaker.
+type Rung string
+
+// The rungs. Code in a sandbox never has the host's user id 0 on the first two.
+const (
+	RungRoot Rung = "namespaces-root" // real root makes namespaces; inside is HostID outside
+	RungUser Rung = "namespaces-user" // an ordinary user does; inside is that user outside
+	RungBare Rung = "bare"            // no namespaces: plain processes; nothing is guaranteed
+)
+
+// SandboxID is the user and group id of everything inside a sandbox.
+const SandboxID = 1000
+
+// HostID is the host's user and group id of a sandbox under RungRoot, and of the files
+// that it owns. It lies in a range that no distribution assigns (above the 31-bit half's
+// start used by nobody's defaults, below the signed limit).
+const HostID = 0x70000001
+
+// Networks a sandbox can have.
+const (
+	NetworkNone  = "none"  // a loopback of its own
+	NetworkAllow = "allow" // the host's network, its loopback included
+)
+
+// Workspace is where the workspace appears inside the namespaces.
+const Workspace = "/workspace"
+
+var (
+	// ErrLost reports that the init or mounter process died, or does not answer.
+	ErrLost = errors.New("isolate: process is gone")
+	// ErrBare reports a call that needs namespaces, or one that needs none.
+	ErrBare = errors.New("isolate: not possible on this rung")
+	// ErrTooLarge reports a file beyond the limit given or the protocol's (64 MiB).
+	ErrTooLarge = errors.New("isolate: file is too large")
+)

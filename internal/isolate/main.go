@@ -1,0 +1,79 @@
+package isolate
+
+import (
+	"os"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/isolate/inside"
+)
+
+// How a process of ours is told what it is: its whole argument vector, together with the
+// control socket as descriptor 3. Environment variables have no say.
+const (
+	processName = "warmfleet-init"
+	modeInit    = "init"
+	modeMounter = "mounter"
+	modeHolder  = "holder"
+	modeProbe   = "probe" // runs as a command: its program is the init's own
+	controlFD   = 3
+)
+
+// Main runs an init, a mounter or a namespace holder when this process was started as one,
+// and then does not return. It must be the first statement of every main that may start
+// sandboxes, and of TestMain.
+func Main() {
+	if len(os.Args) == 4 && os.Args[0] == selfExe && os.Args[1] == modeProbe {
+		os.Exit(attempt(os.Args[2], os.Args[3]))
+	}
+	if len(os.Args) != 2 || os.Args[0] != processName || !isControl(controlFD) {
+		return
+	}
+	unix.CloseOnExec(controlFD)
+	closeInherited()
+	control := os.NewFile(controlFD, "control")
+	switch os.Args[1] {
+	case modeInit:
+		runtime.LockOSThread()
+		os.Exit(inside.Run(control))
+	case modeMounter:
+		os.Exit(serveMounter(control))
+	case modeHolder:
+		// Nothing to do but exist until the other end is closed.
+		control.Read(make([]byte, 1))
+		os.Exit(0)
+	}
+}
+
+func isControl(fd int) bool {
+	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	return err == nil && domain == unix.AF_UNIX
+}
+
+// closeInherited closes what the parent leaked: every descriptor above the control socket
+// that is not close-on-exec. This process's own are.
+func closeInherited() {
+	dir, err := os.Open("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		fd := 0
+		for _, digit := range name {
+			fd = fd*10 + int(digit-'0')
+		}
+		if fd <= controlFD {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+			unix.Close(fd)
+		}
+	}
+}

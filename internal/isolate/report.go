@@ -1,0 +1,88 @@
+package isolate
+
+// State says how far a guarantee holds.
+type State string
+
+// The states of a guarantee.
+const (
+	Enforced   State = "enforced"
+	BestEffort State = "best_effort"
+	Absent     State = "absent"
+)
+
+// Names of the guarantees in a Report.
+const (
+	Writes      = "writes"       // nothing outside the workspace can be changed
+	HiddenFiles = "hidden_files" // the host's files can't be read, but for programs and what is exposed
+	TreeKill    = "tree_kill"    // no process outlives its command, whatever it does
+	HiddenEnv   = "hidden_env"   // environments of the host can't be read
+	Network     = "network"      // without network nothing can be reached
+	Memory      = "memory"
+	CPU         = "cpu"
+	Pids        = "pids"
+	Disk        = "disk"
+)
+
+// Guarantee is whether something holds here, and if not, why and what to do.
+type Guarantee struct {
+	State State  `json:"state"`
+	Why   string `json:"why,omitempty"`
+	Fix   string `json:"fix,omitempty"`
+}
+
+// Report is what Probe found. Its JSON is part of the doctor's output.
+type Report struct {
+	Rung Rung `json:"isolation"`
+	// Overlay says whether workspaces can be overlays; otherwise they are copies.
+	Overlay    bool                 `json:"overlay"`
+	OverlayWhy string               `json:"overlay_why,omitempty"`
+	Guarantees map[string]Guarantee `json:"guarantees"`
+}
+
+// Unmet lists the guarantees that "required" asks for and that are not enforced, in the
+// order of their importance. Network counts when no network is asked for.
+func (r Report) Unmet(network string) []string {
+	required := []string{Writes, HiddenFiles, TreeKill, HiddenEnv}
+	if network == "" || network == NetworkNone {
+		required = append(required, Network)
+	}
+	var unmet []string
+	for _, name := range required {
+		if r.Guarantees[name].State != Enforced {
+			unmet = append(unmet, name)
+		}
+	}
+	return unmet
+}
+
+// setAll gives several guarantees the same state.
+func (r Report) setAll(g Guarantee, names ...string) {
+	for _, name := range names {
+		r.Guarantees[name] = g
+	}
+}
+
+// newReport starts with what this version does not do.
+func newReport() Report {
+	r := Report{Guarantees: map[string]Guarantee{}}
+	r.setAll(Guarantee{
+		State: Absent,
+		Why:   "not enforced by this version",
+		Fix:   "limit the worker process as a whole, for example by its cgroup or container",
+	}, Memory, CPU, Pids, Disk)
+	return r
+}
+
+// bareReport is for plain processes.
+func bareReport(why, fix string) Report {
+	r := newReport()
+	r.Rung = RungBare
+	r.OverlayWhy = "needs namespaces"
+	r.setAll(Guarantee{State: Absent, Why: why, Fix: fix}, Writes, HiddenFiles, HiddenEnv, Network)
+	r.Guarantees[TreeKill] = Guarantee{
+		State: BestEffort,
+		Why:   "descendants are found by walking /proc, which a fork bomb can outrun: " + why,
+		Fix:   fix,
+	}
+	return r
+}

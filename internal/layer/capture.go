@@ -1,0 +1,318 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// captureTries is how often a file that is being written, or a tree that loses paths, is read again.
+const captureTries = 3
+
+// Capture makes a layer of what differs in the directory dir from old; with a nil old, of everything. It
+// reads only what may have changed, never changes dir for longer than it takes to open an unreadable file of
+// the caller's own, and leaves out the journal directory. A changed time of change alone is no difference.
+//
+// It returns the layer, the index for the next capture, and whether there is a layer at all. Self becomes the
+// owner of dir, or stays what it is in old. Sockets, and what the caller may not read, are listed in the
+// layer's and the index's Lost. A file that changes during each of three reads is an error that names it.
+func (c *Cache) Capture(ctx context.Context, dir string, old *Index) (Layer, *Index, bool, error) {
+	root, err := openFolder(dir, needRead)
+	if err != nil {
+		return Layer{}, nil, false, fmt.Errorf("layer: capture %q: %w", dir, err)
+	}
+	defer root.close()
+	for try := 1; ; try++ {
+		l, x, changed, err := c.captureOnce(ctx, root, old)
+		if errors.Is(err, fs.ErrNotExist) && try < captureTries && ctx.Err() == nil {
+			continue // a path went away between being seen and being read
+		}
+		if err != nil {
+			return Layer{}, nil, false, fmt.Errorf("layer: capture %q: %w", dir, err)
+		}
+		return l, x, changed, nil
+	}
+}
+
+func (c *Cache) captureOnce(ctx context.Context, root *folder, old *Index) (Layer, *Index, bool, error) {
+	base := old
+	if old == nil {
+		st, err := root.stat(".")
+		if err != nil {
+			return Layer{}, nil, false, err
+		}
+		base = &Index{SelfUID: int(st.Uid), SelfGID: int(st.Gid)}
+	}
+	s, err := scanDir(ctx, root, base)
+	if err != nil {
+		return Layer{}, nil, false, err
+	}
+	if err := s.settle(); err != nil {
+		return Layer{}, nil, false, err
+	}
+	changed, err := c.judge(s)
+	if err != nil {
+		return Layer{}, nil, false, err
+	}
+	if !changed {
+		return Layer{}, s.newIndex(), false, nil
+	}
+	l, err := c.writeScan(s, old == nil)
+	return l, s.newIndex(), true, err
+}
+
+// judge decides which found paths differ from the index. Whoever has not changed keeps the layer that its
+// content is in.
+func (c *Cache) judge(s *scan) (bool, error) {
+	changed := len(s.deleted) > 0
+	var groups map[Path]bool // groups of hard links with a changed member, by first path
+	for _, f := range s.found {
+		if f.known() {
+			continue
+		}
+		err := s.loadXattrs(f)
+		if err == nil {
+			f.changed, err = c.differs(s, f)
+		}
+		if err != nil {
+			return false, fmt.Errorf("read %q: %w", f.Path, err)
+		}
+		if !f.changed {
+			f.layer = f.old.layer
+			continue
+		}
+		changed = true
+		if groups == nil {
+			groups = map[Path]bool{}
+		}
+		groups[firstOf(f.Entry)] = true
+	}
+	for _, f := range s.found {
+		if groups[firstOf(f.Entry)] && !f.changed {
+			f.changed = true
+			if f.known() {
+				again := *f.indexed // the index is shared, its entry will name another layer
+				f.indexed = &again
+			}
+		}
+	}
+	return changed, nil
+}
+
+// firstOf names an entry's hard-link group.
+func firstOf(e Entry) Path {
+	if e.HardLink != "" {
+		return e.HardLink
+	}
+	return e.Path
+}
+
+func (c *Cache) differs(s *scan, f *scanned) (bool, error) {
+	if f.old == nil || !sameEntry(f.Entry, f.old.Entry) {
+		return true, nil
+	}
+	if f.Type != File {
+		return false, nil
+	}
+	return c.contentDiffers(s.root, f.old)
+}
+
+// contentDiffers compares a file of the directory with the one that the index names. A layer that is no longer
+// there counts as a difference.
+func (c *Cache) contentDiffers(root *folder, old *indexed) (bool, error) {
+	kept, err := openFile(c.treeOf(old.layer), old.Path)
+	if gone(err) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer kept.Close()
+	now, err := openBelow(root, old.Path)
+	if err != nil {
+		return false, err
+	}
+	defer now.Close()
+	same, err := sameContent(kept, now)
+	return !same, err
+}
+
+func (c *Cache) treeOf(id string) string { return filepath.Join(c.dir, id, treeDir) }
+
+// writeScan makes the layer of what is new, changed and deleted.
+func (c *Cache) writeScan(s *scan, all bool) (Layer, error) {
+	stage, err := c.Stage()
+	if err != nil {
+		return Layer{}, err
+	}
+	w, err := newWriter(stage.Dir(), c.opt)
+	if err != nil {
+		return Layer{}, errors.Join(err, stage.Discard())
+	}
+	cw := captureWriter{writer: w, scan: s, layer: stage.id, whole: all}
+	if err := cw.run(); err != nil {
+		return Layer{}, errors.Join(err, w.abort(), stage.Discard())
+	}
+	if err := w.finish(); err != nil {
+		return Layer{}, errors.Join(err, stage.Discard())
+	}
+	meta := w.meta()
+	meta.Lost = append(meta.Lost, s.lost...)
+	meta.SelfUID, meta.SelfGID = &s.index.SelfUID, &s.index.SelfGID
+	return stage.Commit(meta)
+}
+
+// captureWriter copies the changed paths of a scan into a layer.
+type captureWriter struct {
+	*writer
+	scan   *scan
+	layer  string
+	whole  bool          // there is nothing below the layer
+	needed map[Path]bool // directories that lead to something
+}
+
+func (w *captureWriter) run() error {
+	w.needed = map[Path]bool{".": true}
+	for _, f := range w.scan.found {
+		if f.changed {
+			w.need(f.Path)
+		}
+	}
+	for _, old := range w.scan.deleted {
+		w.need(old.Path)
+	}
+	dirs := map[Path]bool{}
+	deleted := w.scan.deleted
+	for _, f := range w.scan.found {
+		for len(deleted) > 0 && comparePaths(deleted[0].Path, f.Path) < 0 {
+			if err := w.delete(deleted[0].Path, dirs); err != nil {
+				return err
+			}
+			deleted = deleted[1:]
+		}
+		if err := w.add(f); err != nil {
+			return err
+		}
+		dirs[f.Path] = f.Type == Dir
+	}
+	for _, old := range deleted {
+		if err := w.delete(old.Path, dirs); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// need marks the directories above p.
+func (w *captureWriter) need(p Path) {
+	for p != "." {
+		p, _ = split(p)
+		if w.needed[p] {
+			return
+		}
+		w.needed[p] = true
+	}
+}
+
+// delete marks p deleted, if the directory it was in is still one.
+func (w *captureWriter) delete(p Path, dirs map[Path]bool) error {
+	if dir, _ := split(p); !dirs[dir] {
+		return nil
+	}
+	return w.whiteout(p)
+}
+
+func (w *captureWriter) add(f *scanned) error {
+	if !f.changed && !(f.Type == Dir && w.needed[f.Path]) {
+		return nil
+	}
+	if f.changed {
+		f.layer = w.layer
+	}
+	if f.Type == File && f.HardLink == "" {
+		return w.addFile(f)
+	}
+	if err := w.put(f.Entry, nil); err != nil {
+		return err
+	}
+	if f.Type == Dir && !w.whole && (f.old == nil || f.old.Type != Dir) {
+		return w.opaque(f.Path)
+	}
+	return nil
+}
+
+// addFile copies a regular file that stands still while it is read.
+func (w *captureWriter) addFile(f *scanned) error {
+	dir, name, err := openIn(w.scan.root, f.Path, needRead)
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	for try := 1; ; try++ {
+		err := w.copyFile(dir, name, f)
+		switch {
+		case errors.Is(err, errChanged) && try < captureTries && w.scan.ctx.Err() == nil:
+			if err := w.undo(f.Path); err != nil {
+				return err
+			}
+		case err != nil:
+			return fmt.Errorf("read %q: %w", f.Path, err)
+		default:
+			return nil
+		}
+	}
+}
+
+// undo removes a file that was put.
+func (w *captureWriter) undo(p Path) error {
+	f, name, err := w.in(p)
+	if err != nil {
+		return err
+	}
+	return f.remove(name)
+}
+
+// copyFile puts one reading of the file and records the stat it was read under.
+func (w *captureWriter) copyFile(dir *folder, name string, f *scanned) error {
+	src, err := dir.open(name)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	before, err := statFile(src)
+	if err != nil {
+		return err
+	}
+	e, err := dir.describe(f.Path, name, before)
+	if err != nil {
+		return err
+	}
+	e.UID, e.GID, e.Xattrs, e.HardLink = f.UID, f.GID, f.Xattrs, ""
+	if err := w.put(e, src); err != nil {
+		return err
+	}
+	after, err := statFile(src)
+	if err != nil {
+		return err
+	}
+	if stampOf(before) != stampOf(after) {
+		return errChanged
+	}
+	if now := stampOf(after); now != f.stamp {
+		f.stamp, f.racy = now, true
+	}
+	e.HardLink = f.HardLink
+	f.Entry = e
+	return nil
+}
+
+func statFile(f *os.File) (unix.Stat_t, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(int(f.Fd()), &st)
+	return st, err
+}

@@ -1,0 +1,190 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+)
+
+// Source is a packed layer that can be opened for reading.
+type Source struct {
+	// Name is the stored name; the content must have its digest.
+	Name string
+	// Open is called once.
+	Open func() (io.ReadCloser, error)
+}
+
+// ExportOptions say how an export is made.
+type ExportOptions struct {
+	// UID and GID own the files whose owner is Self.
+	UID, GID int
+	// TempDir holds the decoded content of all layers while the export lasts, in one nameless file. "" is os.TempDir().
+	TempDir string
+	Limits  Limits
+}
+
+// Export is ExportWith for the user of this process.
+func Export(ctx context.Context, tars []Source, w io.Writer) error {
+	return ExportWith(ctx, tars, w, ExportOptions{UID: os.Getuid(), GID: os.Getgid()})
+}
+
+// ExportWith writes the tree that a chain of packed layers, bottom first, makes up: a PAX tar with real names, no
+// whiteouts, GNU sparse 1.0, SCHILY.xattr.* and nanosecond times, the root "./" first,
+// names in byte order and each directory followed by what is in it: GNU tar gives a directory its mode and time as
+// soon as another comes. `tar --xattrs -xpS` restores it. Names that are one file in a layer stay one file, as far
+// as no layer above replaced them. It needs no cache and no privilege. Nothing is written to w before every
+// layer was read and verified; ErrCorrupt or ErrLimit say what is wrong with one.
+func ExportWith(ctx context.Context, tars []Source, w io.Writer, opt ExportOptions) error {
+	spool, err := os.CreateTemp(opt.TempDir, "warmfleet-export-")
+	if err != nil {
+		return fmt.Errorf("layer: export: %w", err)
+	}
+	defer spool.Close()
+	if err := os.Remove(spool.Name()); err != nil {
+		return fmt.Errorf("layer: export: %w", err)
+	}
+	x := &export{opt: opt, spool: spool, root: &exportNode{}, buf: make([]byte, ioBuffer)}
+	for _, s := range tars {
+		if err := x.add(ctx, s); err != nil {
+			return fmt.Errorf("layer: export %q: %w", s.Name, err)
+		}
+	}
+	if err := x.write(ctx, w); err != nil {
+		return fmt.Errorf("layer: export: %w", err)
+	}
+	return nil
+}
+
+// export is the merged tree of the layers read so far.
+type export struct {
+	opt   ExportOptions
+	spool *os.File
+	end   int64 // of the spool
+	root  *exportNode
+	buf   []byte
+}
+
+// exportNode is one path. Names of one file have the same body.
+type exportNode struct {
+	body *exportBody
+	kids map[string]*exportNode
+}
+
+// exportBody is an entry and where its stored data lies in the spool.
+type exportBody struct {
+	tarEntry
+	at      int64
+	written Path // the name under which it is in the export, "" until then
+}
+
+func (x *export) add(ctx context.Context, s Source) error {
+	r, err := s.Open()
+	if err != nil {
+		return err
+	}
+	_, err = readTar(ctx, tarInput{Name: s.Name, R: r, Limits: x.opt.Limits}, x.entry)
+	return errors.Join(err, r.Close())
+}
+
+// entry merges an entry of the next layer. Its parents are directories of the same layer, so they are there.
+func (x *export) entry(e *tarEntry, data io.Reader) error {
+	if e.Opaque {
+		x.find(e.Path).kids = nil
+		return nil
+	}
+	dir, name := split(e.Path)
+	parent := x.find(dir)
+	if e.Whiteout {
+		delete(parent.kids, name)
+		return nil
+	}
+	if e.HardLink != "" {
+		parent.set(name, &exportNode{body: x.find(e.HardLink).body})
+		return nil
+	}
+	body := &exportBody{tarEntry: *e, at: x.end}
+	if e.Path == "." {
+		x.root.body = body
+		return nil
+	}
+	if old := parent.kids[name]; e.Type == Dir && old != nil && old.body.Type == Dir {
+		old.body = body
+		return nil
+	}
+	parent.set(name, &exportNode{body: body})
+	n, err := io.CopyBuffer(writerOnly{x.spool}, data, x.buf)
+	x.end += n
+	return err
+}
+
+func (n *exportNode) set(name string, kid *exportNode) {
+	if n.kids == nil {
+		n.kids = map[string]*exportNode{}
+	}
+	n.kids[name] = kid
+}
+
+// find gives the node of a path that exists.
+func (x *export) find(p Path) *exportNode {
+	n := x.root
+	if p == "." {
+		return n
+	}
+	for c := range strings.SplitSeq(string(p), "/") {
+		n = n.kids[c]
+	}
+	return n
+}
+
+func (x *export) write(ctx context.Context, w io.Writer) error {
+	t := &tarWriter{w: w}
+	if x.root.body != nil {
+		if err := x.writeNode(ctx, t, ".", x.root.body); err != nil {
+			return err
+		}
+	}
+	if err := x.writeKids(ctx, t, ".", x.root); err != nil {
+		return err
+	}
+	return t.close()
+}
+
+func (x *export) writeKids(ctx context.Context, t *tarWriter, dir Path, n *exportNode) error {
+	for _, name := range slices.Sorted(maps.Keys(n.kids)) {
+		kid, p := n.kids[name], join(dir, name)
+		if err := x.writeNode(ctx, t, p, kid.body); err != nil {
+			return err
+		}
+		if err := x.writeKids(ctx, t, p, kid); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (x *export) writeNode(ctx context.Context, t *tarWriter, p Path, b *exportBody) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	e := b.tarEntry
+	e.Path, e.HardLink = p, b.written
+	if e.UID == Self {
+		e.UID = x.opt.UID
+	}
+	if e.GID == Self {
+		e.GID = x.opt.GID
+	}
+	if err := t.real(&e); err != nil {
+		return err
+	}
+	if b.written != "" {
+		return nil
+	}
+	b.written = p
+	return copyExactly(t, io.NewSectionReader(x.spool, b.at, b.stored()), b.stored(), x.buf)
+}

@@ -1,0 +1,125 @@
+// Package layer holds file trees as chains of layers: what a sandbox starts from,
+// what each checkpoint adds, and how both become tarballs and come back.
+//
+// A layer on disk is a closed overlayfs upper directory: it names only what changed,
+// deletions are whiteouts, replaced directories are opaque, and nothing in it depends on
+// the layers below (no redirects, every alias of a hard link is present). A chain is
+// layers from the bottom up; the first ones are its base.
+//
+// The package knows files, extended attributes and tar. It must not know plans,
+// checkpoints' records, NATS, processes or namespaces.
+package layer
+
+import (
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// JournalDir is the directory in the root of an original that an apply stages in.
+// No capture, copy, difference or commit includes it.
+const JournalDir = ".warmfleet-apply"
+
+// Self is the owner of files that belong to whoever runs the sandbox, on any host.
+const Self = -1
+
+// Path is a path relative to the root of a tree, slash separated, without a leading "./".
+// The root itself is ".". It is bytes: any byte but NUL may occur.
+type Path string
+
+// pathEscape introduces a path that is not UTF-8 in JSON; NUL occurs in no path, so it is unambiguous.
+const pathEscape = "\x00b64:"
+
+// MarshalText writes UTF-8 paths as they are and others as an escape plus base64.
+func (p Path) MarshalText() ([]byte, error) {
+	if utf8.ValidString(string(p)) {
+		return []byte(p), nil
+	}
+	return []byte(pathEscape + base64.StdEncoding.EncodeToString([]byte(p))), nil
+}
+
+// UnmarshalText reads what MarshalText wrote.
+func (p *Path) UnmarshalText(b []byte) error {
+	enc, escaped := strings.CutPrefix(string(b), pathEscape)
+	if !escaped {
+		*p = Path(b)
+		return nil
+	}
+	raw, err := base64.StdEncoding.DecodeString(enc)
+	if err != nil {
+		return fmt.Errorf("layer: decode path %q: %w", b, err)
+	}
+	*p = Path(raw)
+	return nil
+}
+
+// Type is the kind of a path.
+type Type string
+
+// The kinds of paths a layer can hold. Sockets are skipped and listed in Lost.
+const (
+	File    Type = "file"
+	Dir     Type = "dir"
+	Symlink Type = "symlink"
+	Fifo    Type = "fifo"
+	Char    Type = "char"
+	Block   Type = "block"
+)
+
+// Entry describes one path of a tree. Its JSON form is stored: fields may be added, none renamed.
+type Entry struct {
+	Path Path `json:"path"`
+	Type Type `json:"type"`
+	// Mode holds the twelve Unix permission bits (07777), setuid, setgid and sticky included.
+	Mode uint32 `json:"mode"`
+	// UID and GID are numbers on the host the file came from, or Self.
+	UID   int       `json:"uid"`
+	GID   int       `json:"gid"`
+	MTime time.Time `json:"mtime"`
+	// Size is the length of a regular file in bytes, 0 otherwise.
+	Size int64 `json:"size"`
+	// Link is the text of a symbolic link, never followed.
+	Link string `json:"link,omitempty"`
+	// Rdev is the device number of a Char or Block.
+	Rdev uint64 `json:"rdev,omitempty"`
+	// Xattrs are the extended attributes that are kept: user.*, security.capability, POSIX ACLs.
+	Xattrs map[string][]byte `json:"xattrs,omitempty"`
+	// HardLink is the first path (in byte order) of the entry's hard-link group, "" if it is alone or the first.
+	HardLink Path `json:"hard_link,omitempty"`
+	// Digest is "sha256:<hex>" of a regular file's content where it was computed, else "".
+	Digest string `json:"digest,omitempty"`
+}
+
+// Lost names something of a tree that a layer could not keep, and what it was.
+type Lost struct {
+	Path Path   `json:"path"`
+	What string `json:"what"`
+}
+
+// Layer is a closed layer in a cache.
+type Layer struct {
+	// ID names the directory in the cache of this worker; it means nothing elsewhere.
+	ID string `json:"id"`
+	// Dir is the overlay-form directory on this worker.
+	Dir string `json:"-"`
+	// Name is the stored name, "sha256-<hex of the uncompressed tar>.tar.zst", "" until packed.
+	Name string `json:"name,omitempty"`
+	// TarSize and Size are the bytes of the tar and of its compressed form, 0 until packed.
+	TarSize int64 `json:"tar_size,omitempty"`
+	Size    int64 `json:"size,omitempty"`
+	// Digest is "sha256:<hex>" of the compressed bytes, "" until packed.
+	Digest string `json:"digest,omitempty"`
+	Lost   []Lost `json:"lost,omitempty"`
+}
+
+// Chain is layers from the bottom up.
+type Chain []Layer
+
+// Change is one path that differs between two trees. Before or After is nil where the path does not exist.
+type Change struct {
+	Path   Path   `json:"path"`
+	Before *Entry `json:"before,omitempty"`
+	After  *Entry `json:"after,omitempty"`
+}

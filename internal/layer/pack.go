@@ -1,0 +1,193 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
+	"golang.org/x/sync/errgroup"
+)
+
+// Packed is the stored form that Pack made of a layer.
+type Packed struct {
+	// Name is the stored name, "sha256-<hex of the uncompressed tar>.tar.zst".
+	Name string
+	// DiffID and Digest are "sha256:<hex>" of the tar and of its compressed form.
+	DiffID, Digest string
+	// TarSize and Size are their bytes.
+	TarSize, Size int64
+}
+
+// Pack writes the stored form of a layer to w and records its name in the cache. The same tree gives the same
+// bytes on every worker that runs the same build, and the same name with any. What was
+// written is decoded again while it is being written; on any error w holds nothing of use. A layer
+// that already has a name and no longer packs to it is ErrCorrupt, one that no worker would unpack is ErrLimit.
+func (c *Cache) Pack(ctx context.Context, l Layer, w io.Writer) (Packed, error) {
+	p, err := c.pack(ctx, l, w)
+	if err != nil {
+		return Packed{}, fmt.Errorf("layer: pack %q: %w", l.ID, err)
+	}
+	return p, nil
+}
+
+func (c *Cache) pack(ctx context.Context, l Layer, w io.Writer) (Packed, error) {
+	m, err := readMeta(filepath.Join(c.dir, l.ID))
+	if err != nil {
+		return Packed{}, err
+	}
+	sums, err := compress(ctx, w, func(ctx context.Context, w io.Writer) error {
+		return writeTar(ctx, m.Dir, c.opt, m.owners(), w)
+	})
+	if err != nil {
+		return Packed{}, err
+	}
+	p := Packed{
+		Name:   namePrefix + sums.tar + nameSuffix,
+		DiffID: digestPrefix + sums.tar, Digest: digestPrefix + sums.packed,
+		TarSize: sums.tarSize, Size: sums.packedSize,
+	}
+	if m.Name != "" && m.Name != p.Name {
+		return Packed{}, corrupt("its name is %s, its content is that of %s", m.Name, p.Name)
+	}
+	l = m.Layer
+	l.Name, l.Digest, l.TarSize, l.Size = p.Name, p.Digest, p.TarSize, p.Size
+	return p, c.setName(l)
+}
+
+// compress writes the zstd form of what write produces to w, and reads it back at the same time. The three
+// parts run side by side: making and digesting the tar, compressing, decoding.
+func compress(ctx context.Context, w io.Writer, write func(context.Context, io.Writer) error) (tarSums, error) {
+	plain, packed := newConveyor(), newConveyor()
+	g, ctx := errgroup.WithContext(ctx)
+	var made, read tarSums
+	g.Go(func() error {
+		sum := newTally()
+		err := write(ctx, io.MultiWriter(&sum, plain))
+		made = tarSums{tar: sum.sum(), tarSize: sum.n}
+		return plain.finish(err)
+	})
+	g.Go(func() error {
+		err := encode(io.MultiWriter(w, packed), plain)
+		plain.abandon(err)
+		return packed.finish(err)
+	})
+	g.Go(func() error {
+		var err error
+		read, err = readTar(ctx, tarInput{R: packed}, func(*tarEntry, io.Reader) error { return nil })
+		packed.abandon(err)
+		return err
+	})
+	if err := g.Wait(); err != nil {
+		return tarSums{}, err
+	}
+	if read.tar != made.tar || read.tarSize != made.tarSize {
+		return tarSums{}, corrupt("compressing gave other bytes: digest %s, want %s", read.tar, made.tar)
+	}
+	return read, nil
+}
+
+// encode compresses r to w. Fastest because upload waits for it; one block at a time because the output then does
+// not depend on the number of processors.
+func encode(w io.Writer, r io.Reader) error {
+	enc, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		return err
+	}
+	if _, err := io.CopyBuffer(writerOnly{enc}, r, make([]byte, ioBuffer)); err != nil {
+		return err
+	}
+	return enc.Close()
+}
+
+// writerOnly hides ReadFrom, by which an encoder would read in small pieces.
+type writerOnly struct{ io.Writer }
+
+// writeTar writes the tar form of the layer directory dir.
+func writeTar(ctx context.Context, dir string, opt Options, owners map[Path][2]int, w io.Writer) error {
+	root, err := openFolder(dir, needRead)
+	if err != nil {
+		return err
+	}
+	p := &packing{t: &tarWriter{w: w}, root: root, buf: make([]byte, ioBuffer)}
+	err = walkLayer(dir, opt, owners, func(it item) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		opaque := it.Opaque
+		it.Opaque = false
+		if err := p.item(&tarEntry{item: it}); err != nil {
+			return fmt.Errorf("%q: %w", it.Path, err)
+		}
+		if opaque {
+			return p.t.item(&tarEntry{item: item{Entry: Entry{Path: it.Path}, Opaque: true}})
+		}
+		return nil
+	})
+	if err := errors.Join(err, p.leave(), root.close()); err != nil {
+		return err
+	}
+	return p.t.close()
+}
+
+// packing writes the entries of a layer directory.
+type packing struct {
+	t    *tarWriter
+	root *folder
+	// parent is the directory at, which the last file was read from.
+	parent *folder
+	at     Path
+	buf    []byte
+}
+
+// item writes one entry and, of a file, the parts that are not holes.
+func (p *packing) item(e *tarEntry) error {
+	if e.Whiteout || e.Type != File || e.HardLink != "" || e.Size == 0 {
+		return p.t.item(e)
+	}
+	f, err := p.open(e.Path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if e.segs, err = segmentsOf(f, e.Size); err != nil {
+		return err
+	}
+	if err := p.t.item(e); err != nil {
+		return err
+	}
+	for _, s := range e.segs {
+		if err := copyExactly(p.t, io.NewSectionReader(f, s.off, s.len), s.len, p.buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open opens a file for reading, and keeps its directory for the next one.
+func (p *packing) open(path Path) (*os.File, error) {
+	dir, name := split(path)
+	if p.parent == nil || p.at != dir {
+		if err := p.leave(); err != nil {
+			return nil, err
+		}
+		f, _, err := openIn(p.root, path, needRead)
+		if err != nil {
+			return nil, err
+		}
+		p.parent, p.at = f, dir
+	}
+	return p.parent.open(name)
+}
+
+func (p *packing) leave() error {
+	if p.parent == nil {
+		return nil
+	}
+	f := p.parent
+	p.parent = nil
+	return f.close()
+}

@@ -1,0 +1,123 @@
+package scheduler
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/warmfleet/warmfleet/internal/version"
+	"github.com/warmfleet/warmfleet/pkg/api"
+	"github.com/warmfleet/warmfleet/pkg/checkpoint"
+	"github.com/warmfleet/warmfleet/pkg/events"
+)
+
+// apiTimeout bounds one request.
+const apiTimeout = 30 * time.Second
+
+// apiError is an error with its code for clients.
+type apiError struct {
+	code string
+	msg  string
+}
+
+func (e *apiError) Error() string { return e.msg }
+
+func fail(code, format string, args ...any) error {
+	return &apiError{code: code, msg: fmt.Sprintf(format, args...)}
+}
+
+// endpoints is the micro service and what runs on its behalf.
+type endpoints struct {
+	service micro.Service
+	busy    sync.WaitGroup
+}
+
+// handler answers one kind of request.
+type handler func(ctx context.Context, body []byte) (any, error)
+
+func (s *Scheduler) handlers() map[[2]string]handler {
+	return map[[2]string]handler{
+		{"plan", "submit"}: s.planSubmit, {"plan", "get"}: s.planGet, {"plan", "list"}: s.planList,
+		{"plan", "approve"}: s.planApprove, {"plan", "reject"}: s.planReject, {"plan", "cancel"}: s.planCancel, {"plan", "diff"}: s.planDiff,
+		{"checkpoint", "list"}: s.checkpointList, {"checkpoint", "get"}: s.checkpointGet,
+		{"checkpoint", "rollback"}: s.checkpointRollback, {"checkpoint", "delete"}: s.checkpointDelete,
+		{"worker", "list"}: s.workerList,
+	}
+}
+
+// serve registers the API.
+func (s *Scheduler) serve(ctx context.Context) (*endpoints, error) {
+	svc, err := micro.AddService(s.fleet.Conn, micro.Config{
+		Name: "warmfleet", Version: version.Semver(), Description: "the warmfleet API", Metadata: map[string]string{"scheduler": s.id},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("scheduler: register service: %w", err)
+	}
+	e := &endpoints{service: svc}
+	for name, h := range s.handlers() {
+		err := svc.AddEndpoint(name[0]+"-"+name[1], e.handle(ctx, h), micro.WithEndpointSubject(s.fleet.Subjects.API(name[0], name[1])))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("scheduler: register endpoint %v: %w", name, err), svc.Stop())
+		}
+	}
+	return e, nil
+}
+
+// handle answers each request on a goroutine of its own: the service calls handlers one by one.
+func (e *endpoints) handle(ctx context.Context, h handler) micro.Handler {
+	return micro.HandlerFunc(func(r micro.Request) {
+		e.busy.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+			defer cancel()
+			reply, err := h(ctx, r.Data())
+			if err != nil {
+				r.Error(errorCode(err), err.Error(), nil)
+				return
+			}
+			r.RespondJSON(reply)
+		})
+	})
+}
+
+func errorCode(err error) string {
+	var a *apiError
+	switch {
+	case errors.As(err, &a):
+		return a.code
+	case errors.Is(err, events.ErrNotFound), errors.Is(err, checkpoint.ErrNotFound):
+		return api.CodeNotFound
+	case errors.Is(err, events.ErrTransition), errors.Is(err, events.ErrFinal), errors.Is(err, errTaken):
+		return api.CodeConflict
+	case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrMalformed), errors.Is(err, events.ErrID):
+		return api.CodeInvalid
+	default:
+		return api.CodeInternal
+	}
+}
+
+func (e *endpoints) stop() {
+	e.service.Stop()
+	e.busy.Wait()
+}
+
+// idOf reads a request that names one thing: {"id": ...} or the bare id.
+func idOf(body []byte) (api.ID, error) {
+	var id api.ID
+	body = bytes.TrimSpace(body)
+	if len(body) > 0 && body[0] != '{' {
+		id.ID = string(bytes.Trim(body, `"`))
+	} else if err := json.Unmarshal(body, &id); err != nil {
+		return id, fail(api.CodeInvalid, "request is not JSON with an id: %v", err)
+	}
+	var err error
+	if id.ID, err = events.ParseID(id.ID); err != nil {
+		return id, fail(api.CodeInvalid, "%v", err)
+	}
+	return id, nil
+}

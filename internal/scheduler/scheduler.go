@@ -1,0 +1,111 @@
+// Package scheduler validates submissions, admits plans, publishes their commands and answers
+// the API. Several may run; one leads.
+//
+// It meets workers only in pkg/events. It must not know how a plan is run or applied, nor
+// how the server was started.
+package scheduler
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/warmfleet/warmfleet/internal/kv"
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/objectstore"
+)
+
+// Fleet is what a scheduler meets the rest of the fleet through.
+type Fleet struct {
+	Conn        *nats.Conn
+	Subjects    events.Subjects
+	Log         events.Log
+	Queue       events.Queue
+	Submissions events.Submissions
+	Workers     kv.Store
+	Leases      kv.Store
+	Plans       kv.Store
+	Checkpoints kv.Store
+	Store       objectstore.Store
+}
+
+// Scheduler is one scheduler. Use New, then Run.
+type Scheduler struct {
+	fleet Fleet
+	log   zerolog.Logger
+	id    string
+	index *index
+}
+
+// New returns a scheduler of the fleet.
+func New(fleet Fleet, log zerolog.Logger) *Scheduler {
+	return &Scheduler{fleet: fleet, log: log, id: events.NewID(), index: newIndex()}
+}
+
+func (s *Scheduler) source() string { return "/scheduler/" + s.id }
+
+// Run serves until ctx ends. ready is called once the log was read and the API answers.
+func (s *Scheduler) Run(ctx context.Context, ready func()) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	records, err := s.fleet.Log.Follow(ctx, events.Filter{Noun: events.NounPlan, Mark: true})
+	if err != nil {
+		return err
+	}
+	tasks.Go(func() { s.follow(ctx, records) })
+	if err := s.watchWorkers(ctx, &tasks); err != nil {
+		return errors.Join(err, cancelled(stop))
+	}
+	if !s.index.awaitRead(ctx) {
+		return nil
+	}
+	api, err := s.serve(ctx)
+	if err != nil {
+		return errors.Join(err, cancelled(stop))
+	}
+	defer api.stop()
+	tasks.Go(func() { s.intake(ctx) })
+	tasks.Go(func() { s.lead(ctx) })
+	tasks.Go(func() { s.project(ctx) })
+	ready()
+	<-ctx.Done()
+	return nil
+}
+
+func cancelled(stop func()) error {
+	stop()
+	return nil
+}
+
+// follow keeps the index up to date with the log.
+func (s *Scheduler) follow(ctx context.Context, records <-chan events.Record) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case r, ok := <-records:
+			if !ok {
+				return
+			}
+			s.index.observe(r)
+		}
+	}
+}
+
+// sleep waits for d or the end of ctx, which it reports as false.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

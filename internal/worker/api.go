@@ -1,0 +1,108 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/warmfleet/warmfleet/internal/version"
+	"github.com/warmfleet/warmfleet/pkg/api"
+	"github.com/warmfleet/warmfleet/pkg/checkpoint"
+)
+
+// apiTimeout bounds one request, a download of layers included.
+const apiTimeout = 10 * time.Minute
+
+// endpoints is the worker's micro service and what runs on its behalf.
+type endpoints struct {
+	service micro.Service
+	cancels *nats.Subscription
+	busy    sync.WaitGroup
+}
+
+// serve registers the worker's endpoints and listens for hints.
+func (w *Worker) serve(ctx context.Context) (*endpoints, error) {
+	a := &endpoints{}
+	svc, err := micro.AddService(w.fleet.Conn, micro.Config{
+		Name: "warmfleet-worker", Version: version.Semver(), Description: "a warmfleet worker",
+		Metadata:           map[string]string{"worker": w.cfg.Name, "host": w.cfg.HostID, "isolation": string(w.report.Rung)},
+		QueueGroupDisabled: true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("worker: register service: %w", err)
+	}
+	a.service = svc
+	for verb, handle := range map[string]func(context.Context, []byte) (any, error){
+		"status": w.apiStatus, "rollback": w.apiRollback, "store": w.apiStore,
+	} {
+		err := svc.AddEndpoint(verb, a.handler(ctx, handle), micro.WithEndpointSubject(w.fleet.Subjects.Worker(w.cfg.Name, verb)))
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("worker: register endpoint %s: %w", verb, err), svc.Stop())
+		}
+	}
+	a.cancels, err = w.fleet.Conn.Subscribe(w.fleet.Subjects.Control("cancel", "*"), func(m *nats.Msg) {
+		w.cancelPlan(string(m.Data))
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("worker: listen for cancels: %w", err), svc.Stop())
+	}
+	return a, nil
+}
+
+// handler answers each request on a goroutine of its own: the service calls handlers one by one.
+func (a *endpoints) handler(ctx context.Context, handle func(context.Context, []byte) (any, error)) micro.Handler {
+	return micro.HandlerFunc(func(r micro.Request) {
+		a.busy.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+			defer cancel()
+			reply, err := handle(ctx, r.Data())
+			if err != nil {
+				respondError(r, err)
+				return
+			}
+			r.RespondJSON(reply)
+		})
+	})
+}
+
+func respondError(r micro.Request, err error) {
+	code := api.CodeInternal
+	if errors.Is(err, checkpoint.ErrNotFound) {
+		code = api.CodeNotFound
+	}
+	r.Error(code, err.Error(), nil)
+}
+
+func (a *endpoints) stop() {
+	a.cancels.Unsubscribe()
+	a.service.Stop()
+	a.busy.Wait()
+}
+
+func (w *Worker) apiStatus(context.Context, []byte) (any, error) { return w.Record(), nil }
+
+func (w *Worker) apiRollback(ctx context.Context, body []byte) (any, error) {
+	var req api.Rollback
+	if err := json.Unmarshal(body, &req); err != nil {
+		return nil, fmt.Errorf("worker: read request: %w", err)
+	}
+	sb, err := w.hold(ctx, req.Checkpoint)
+	if err != nil {
+		return nil, err
+	}
+	return api.RolledBack{Sandbox: sb.ID(), Worker: w.cfg.Name, State: string(sb.State())}, nil
+}
+
+func (w *Worker) apiStore(ctx context.Context, body []byte) (any, error) {
+	var req api.Store
+	if err := json.Unmarshal(body, &req); err != nil {
+		return nil, fmt.Errorf("worker: read request: %w", err)
+	}
+	return w.cps.Store(ctx, req.Checkpoint)
+}

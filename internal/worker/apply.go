@@ -1,0 +1,255 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/pkg/checkpoint"
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/plan"
+	"github.com/warmfleet/warmfleet/pkg/plan/applier"
+	"github.com/warmfleet/warmfleet/pkg/plan/executor"
+)
+
+// applyClaim claims a plan whose steps are done and applies it: after approval, or after
+// the worker that ran it was lost.
+func (w *Worker) applyClaim(ctx context.Context, j *job) error {
+	claim := events.Data{Worker: w.cfg.Name, Host: w.cfg.HostID, Source: events.SourceCheckpoint, Isolation: string(w.report.Rung)}
+	if err := j.writer.Claim(ctx, claim); err != nil {
+		return settled(err)
+	}
+	fold := j.writer.Fold()
+	if fold.CancelRequested && fold.Intent == nil {
+		return j.end(ctx, events.TypeCancelled, events.Data{})
+	}
+	return w.conclude(ctx, j, w.apply(ctx, j))
+}
+
+// apply brings what a claimed plan changed to its original. From the intent on it is
+// finished or undone by whoever holds the plan; a cancel no longer counts.
+func (w *Worker) apply(ctx context.Context, j *job) error {
+	t, err := w.resolve(ctx, j.plan)
+	if err != nil {
+		return err
+	}
+	unlock, err := lockPath(ctx, t.path, true)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := applier.Open(ctx, t.path, applier.Options{Log: w.log})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	done, err := w.recoverApply(ctx, j, s)
+	if done || err != nil {
+		return err
+	}
+	return w.applyFresh(ctx, j, s, t)
+}
+
+// recoverApply settles what a killed worker left in the original. done means that this
+// plan's change turned out to be made, and was recorded.
+func (w *Worker) recoverApply(ctx context.Context, j *job, s *applier.Session) (done bool, err error) {
+	p, pending := s.Pending()
+	if !pending {
+		return false, nil
+	}
+	direction := applier.Forward
+	if p.Plan != j.id {
+		if direction, err = w.directionOf(ctx, p.Plan); err != nil {
+			return false, err
+		}
+	}
+	ctx = context.WithoutCancel(ctx)
+	outcome, err := s.Recover(ctx, direction)
+	var blocked *applier.Blocked
+	if errors.As(err, &blocked) && p.Plan == j.id {
+		return true, j.end(ctx, events.TypeConflict, events.Data{
+			Conflicts: conflicts(append(blocked.Forward, blocked.Back...)), Code: "half_applied", Error: err.Error(),
+		})
+	}
+	if err != nil || outcome == applier.Undone {
+		return false, err
+	}
+	if p.Plan == j.id {
+		changed := j.writer.Fold().Changed
+		if err := j.end(ctx, events.TypeApplied, events.Data{Changed: changed, Reason: "recovered"}); err != nil {
+			return false, err
+		}
+		return true, s.Finish(ctx)
+	}
+	return false, w.recordFor(ctx, p.Plan, s)
+}
+
+// directionOf says whether another plan's interrupted apply may still be completed.
+func (w *Worker) directionOf(ctx context.Context, planID string) (applier.Direction, error) {
+	last, err := w.fleet.Log.Last(ctx, planID)
+	if errors.Is(err, events.ErrNotFound) {
+		return applier.Back, nil
+	}
+	if err != nil {
+		return applier.Back, err
+	}
+	f := last.Event.Data.Plan
+	if f != nil && (f.State == events.StateApplied || !f.Final() && f.Intent != nil) {
+		return applier.Forward, nil
+	}
+	return applier.Back, nil
+}
+
+// recordFor completes another plan, whose change is made, before this one looks at the original.
+func (w *Worker) recordFor(ctx context.Context, planID string, s *applier.Session) error {
+	other := &job{id: planID}
+	var err error
+	if other.writer, err = events.OpenWriter(ctx, w.fleet.Log, planID, "/worker/"+w.cfg.Name); err != nil {
+		return err
+	}
+	if !other.writer.Fold().Final() {
+		if err := other.writer.Claim(ctx, events.Data{Worker: w.cfg.Name, Host: w.cfg.HostID, Source: events.SourceCheckpoint}); err != nil {
+			return err
+		}
+		if err := other.end(ctx, events.TypeApplied, events.Data{Changed: other.writer.Fold().Changed, Reason: "recovered"}); err != nil {
+			return err
+		}
+	}
+	if err := s.Finish(ctx); err != nil {
+		return err
+	}
+	return fmt.Errorf("worker: apply: recovered plan %s first: %w", planID, errAgain)
+}
+
+// errAgain asks for the command to come again.
+var errAgain = errors.New("try again")
+
+// applyFresh checks, stages and makes the change.
+func (w *Worker) applyFresh(ctx context.Context, j *job, s *applier.Session, t *target) error {
+	req, err := w.applyRequest(ctx, j, t)
+	if err != nil {
+		return err
+	}
+	preview, found, err := s.Check(ctx, req)
+	if err != nil {
+		return err
+	}
+	if len(found) > 0 {
+		return j.end(ctx, events.TypeConflict, events.Data{Conflicts: conflicts(found), Code: "conflict", Error: summary(found)})
+	}
+	pre, err := w.preApply(ctx, j, s, preview)
+	if err != nil {
+		return err
+	}
+	if err := s.Stage(ctx, preview); err != nil {
+		return err
+	}
+	if err := j.writer.Append(ctx, events.TypeApplyIntent, events.Data{Checkpoint: executor.Ref(pre, len(j.plan.Steps))}); err != nil {
+		return err
+	}
+	return w.commit(context.WithoutCancel(ctx), j, s, len(preview.Steps))
+}
+
+// commit makes the staged change and records how it went; nothing may interrupt it now.
+func (w *Worker) commit(ctx context.Context, j *job, s *applier.Session, changed int) error {
+	err := s.Commit(ctx)
+	var late *applier.LateConflict
+	if errors.As(err, &late) {
+		found := []applier.Conflict{late.Conflict}
+		return j.end(ctx, events.TypeConflict, events.Data{Conflicts: conflicts(found), Code: "conflict", Error: summary(found)})
+	}
+	if err != nil {
+		return err
+	}
+	if err := j.end(ctx, events.TypeApplied, events.Data{Changed: &changed}); err != nil {
+		return err // the journal stays: it says that the change is made
+	}
+	return s.Finish(ctx)
+}
+
+// applyRequest is the plan's difference and where its bytes lie.
+func (w *Worker) applyRequest(ctx context.Context, j *job, t *target) (applier.Request, error) {
+	cp := j.writer.Fold().Checkpoint
+	if cp == nil || cp.Phase != events.PhasePostExecute {
+		return applier.Request{}, fmt.Errorf("worker: apply plan %q: %w", j.id, checkpoint.ErrNotFound)
+	}
+	r, err := w.cps.Restore(ctx, cp.ID)
+	if err != nil {
+		return applier.Request{}, err
+	}
+	delta, err := checkpoint.GetDelta(ctx, w.fleet.Store, r.Delta)
+	if err != nil {
+		return applier.Request{}, err
+	}
+	return applier.Request{
+		Plan: j.id, Epoch: j.writer.Epoch(), Git: isGit(t.info), AllowSpecial: j.plan.AllowSpecial,
+		Changes: delta.Changes, Content: layer.NewTree(r.Chain),
+	}, nil
+}
+
+// preApply keeps the bytes that are about to be replaced, stored before anything is touched.
+func (w *Worker) preApply(ctx context.Context, j *job, s *applier.Session, p applier.Preview) (checkpoint.Checkpoint, error) {
+	replaced, err := w.cache.Build(func(b *layer.Builder) error { return keep(b, s, p) })
+	if err != nil {
+		return checkpoint.Checkpoint{}, fmt.Errorf("worker: keep what plan %q replaces: %w", j.id, err)
+	}
+	cp := w.cps.Keep(replaced, checkpoint.Checkpoint{PlanID: j.id, Phase: checkpoint.PreApply})
+	return w.cps.Store(ctx, cp.ID)
+}
+
+func keep(b *layer.Builder, s *applier.Session, p applier.Preview) error {
+	for _, e := range p.Replaced {
+		var content io.ReadCloser
+		if e.Type == layer.File {
+			var err error
+			if content, err = s.OpenOriginal(e.Path); err != nil {
+				return err
+			}
+		}
+		err := b.Put(e, content)
+		if content != nil {
+			content.Close()
+		}
+		if err != nil {
+			return err
+		}
+	}
+	for _, step := range p.Steps {
+		if step.Action == applier.Add {
+			if err := b.Remove(step.Path); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// applicable counts what apply brings of a difference: in a git work tree all but git's own files.
+func (j *job) applicable(changes []layer.Change) int {
+	n := 0
+	for _, c := range changes {
+		if !j.git || j.plan.Strategy == plan.InPlace || c.Path != ".git" && !strings.HasPrefix(string(c.Path), ".git/") {
+			n++
+		}
+	}
+	return n
+}
+
+func conflicts(found []applier.Conflict) []events.Conflict {
+	out := make([]events.Conflict, len(found))
+	for i, c := range found {
+		text, err := c.Path.MarshalText()
+		if err != nil {
+			text = []byte(c.Path)
+		}
+		out[i] = events.Conflict{Path: string(text), Kind: string(c.Kind)}
+	}
+	return out
+}
+
+func summary(found []applier.Conflict) string {
+	return fmt.Sprintf("%d paths conflict with the original, which is as it was; the first is %q (%s)", len(found), found[0].Path, found[0].Kind)
+}

@@ -1,0 +1,214 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/plan"
+	"github.com/warmfleet/warmfleet/pkg/plan/executor"
+)
+
+// cancelPoll bounds how long a cancel goes unnoticed when the hint that it came was lost.
+const cancelPoll = 2 * time.Second
+
+// job is one delivery being worked on.
+type job struct {
+	id     string
+	cmd    events.Command
+	writer *events.Writer
+	plan   *plan.Plan
+	git    bool // the resource is a git work tree
+	cancel context.CancelCauseFunc
+}
+
+// pull takes commands of one pool while there are free slots, until ctx ends. What it
+// started goes on with life.
+func (w *Worker) pull(ctx, life context.Context, pool string) {
+	for ctx.Err() == nil {
+		if !w.awaitSlot(ctx) {
+			return
+		}
+		got, err := w.fleet.Queue.Pull(ctx, events.Pull{Pool: pool, Max: 1, Priority: w.priority(), Wait: time.Second})
+		if err != nil && ctx.Err() == nil {
+			w.log.Warn().Err(err).Str("pool", pool).Msg("pull commands")
+			if sleep(ctx, time.Second) != nil {
+				return
+			}
+		}
+		for _, d := range got {
+			w.take(life, d)
+		}
+	}
+}
+
+// take works on a delivery if a slot is still free, else gives it back at once.
+func (w *Worker) take(life context.Context, d events.Delivery) {
+	select {
+	case w.slots <- struct{}{}:
+	default:
+		if err := d.Nak(life, 0); err != nil {
+			w.log.Warn().Err(err).Msg("give a command back")
+		}
+		return
+	}
+	w.running.Go(func() {
+		defer func() { <-w.slots }()
+		w.handle(life, d)
+	})
+}
+
+// awaitSlot returns once a slot is free; another pool's pull may still take it first.
+func (w *Worker) awaitSlot(ctx context.Context) bool {
+	select {
+	case w.slots <- struct{}{}:
+		<-w.slots
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// priority prefers workers with a warm sandbox at hand; lower is served first.
+func (w *Worker) priority() int {
+	if w.inits.Stats().Idle > 0 {
+		return 0
+	}
+	return 5
+}
+
+// handle works on one delivery and settles it.
+func (w *Worker) handle(life context.Context, d events.Delivery) {
+	cmd, err := d.Command()
+	if err != nil {
+		w.log.Error().Err(err).Msg("set an unreadable command aside")
+		w.settle(d.Term(life, err.Error()))
+		return
+	}
+	lease, stop := w.heartbeat(life, d)
+	defer stop()
+	ctx, cancel := context.WithCancelCause(lease)
+	defer cancel(nil)
+	j := &job{id: cmd.PlanID, cmd: cmd, cancel: cancel}
+	if !w.enter(j) {
+		return // a redelivery of what this very worker is still doing: its heartbeat holds
+	}
+	defer w.leave(j)
+	err = w.work(ctx, j)
+	log := w.log.With().Str("plan", j.id).Str("verb", cmd.Verb).Logger()
+	switch {
+	case err == nil:
+		w.settle(d.Ack(life))
+	case errors.Is(err, events.ErrFenced), errors.Is(err, errSilent):
+		log.Warn().Err(err).Msg("lost the plan to another claim: nothing more is changed")
+	case errors.Is(err, executor.ErrInterrupted):
+		log.Info().Msg("handed the plan over at its last checkpoint")
+		w.settle(d.Nak(life, 0))
+	default:
+		log.Error().Err(err).Msg("could not go on; the command comes again")
+		w.settle(d.Nak(life, heartbeatEvery))
+	}
+}
+
+func (w *Worker) settle(err error) {
+	if err != nil {
+		w.log.Warn().Err(err).Msg("settle a command")
+	}
+}
+
+// enter registers a job; false if this worker has one for the plan already.
+func (w *Worker) enter(j *job) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.plans[j.id] != nil {
+		return false
+	}
+	w.plans[j.id] = j
+	return true
+}
+
+func (w *Worker) leave(j *job) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.plans, j.id)
+}
+
+// cancelPlan stops a plan under way here; the log, not this hint, decides that it was cancelled.
+func (w *Worker) cancelPlan(id string) {
+	w.mu.Lock()
+	j := w.plans[id]
+	w.mu.Unlock()
+	if j != nil {
+		j.cancel(executor.ErrCancelled)
+	}
+}
+
+// work brings a plan as far as it can go from where its log says it is.
+func (w *Worker) work(ctx context.Context, j *job) error {
+	var err error
+	if j.writer, err = events.OpenWriter(ctx, w.fleet.Log, j.id, "/worker/"+w.cfg.Name); err != nil {
+		return err
+	}
+	fold := j.writer.Fold()
+	switch {
+	case fold.State == "":
+		return fmt.Errorf("worker: run plan %q: %w", j.id, events.ErrNotFound)
+	case fold.Final(), fold.State == events.StateAwaitingApproval:
+		return nil // a late duplicate: its work is done
+	case fold.Exhausted():
+		msg := fmt.Sprintf("%d workers were lost while they ran it", fold.Losses+1)
+		return settled(j.writer.Append(ctx, events.TypeDead, events.Data{Code: "attempts_exhausted", Error: msg}))
+	}
+	if j.plan, err = w.body(ctx, j.id); err != nil {
+		return err
+	}
+	stop := w.watchCancel(ctx, j)
+	defer stop()
+	if fold.Executed {
+		return w.applyClaim(ctx, j)
+	}
+	return w.runClaim(ctx, j)
+}
+
+// settled turns "somebody else ended it" into success: the command's work is done.
+func settled(err error) error {
+	if errors.Is(err, events.ErrFinal) {
+		return nil
+	}
+	return err
+}
+
+// body reads the plan from its accepted event, the only place it is kept.
+func (w *Worker) body(ctx context.Context, id string) (*plan.Plan, error) {
+	accepted, err := events.Accepted(ctx, w.fleet.Log, id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := plan.ParseJSON(accepted.Event.Data.Body)
+	if err != nil {
+		return nil, fmt.Errorf("worker: read plan %q: %w", id, err)
+	}
+	p.Defaults()
+	return p, nil
+}
+
+// watchCancel looks at the log now and then, since a hint on the control subject may be lost.
+func (w *Worker) watchCancel(ctx context.Context, j *job) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for sleep(ctx, cancelPoll) == nil {
+			if fold, err := j.writer.Refresh(ctx); err == nil && fold.CancelRequested {
+				j.cancel(executor.ErrCancelled)
+				return
+			}
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}

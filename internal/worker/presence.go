@@ -1,0 +1,117 @@
+package worker
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/warmfleet/warmfleet/internal/version"
+	"github.com/warmfleet/warmfleet/pkg/events"
+)
+
+// errDrained is the cause of running work that a stopping worker hands over.
+var errDrained = errors.New("worker: stopping")
+
+// poolWait is how often a starting worker looks whether the scheduler made its queues.
+const poolWait = 20 * time.Millisecond
+
+// present renews this worker's record until ctx ends, then removes it.
+func (w *Worker) present(ctx context.Context) {
+	tick := time.NewTicker(events.WorkerInterval)
+	defer tick.Stop()
+	for {
+		if err := w.announce(ctx); err != nil && ctx.Err() == nil {
+			w.log.Warn().Err(err).Msg("renew the worker's record")
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			if err := w.fleet.Workers.Delete(ctx, w.cfg.Name, 0); err != nil {
+				w.log.Debug().Err(err).Msg("remove the worker's record")
+			}
+			return
+		}
+	}
+}
+
+func (w *Worker) announce(ctx context.Context) error {
+	b, err := json.Marshal(w.Record())
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	_, err = w.fleet.Workers.Put(ctx, w.cfg.Name, b)
+	return err
+}
+
+// Record is what the worker says of itself.
+func (w *Worker) Record() events.Worker {
+	r := events.Worker{
+		Name: w.cfg.Name, Host: w.cfg.HostID, State: "ready", Slots: w.cfg.Slots, Free: w.cfg.Slots - len(w.slots),
+		Pools: w.tokens, Isolation: string(w.report.Rung), Guarantees: map[string]string{}, Labels: w.cfg.Labels,
+		Version: version.Version(), Started: w.started,
+	}
+	if !open(w.draining) {
+		r.State = "draining"
+	}
+	for name, g := range w.report.Guarantees {
+		r.Guarantees[name] = string(g.State)
+	}
+	return r
+}
+
+// poolTokens are the pools this worker pulls from, with the allowed path behind each.
+func poolTokens(cfg Config) map[string]string {
+	tokens := map[string]string{"default": ""}
+	for _, p := range cfg.Pools {
+		tokens[p] = ""
+	}
+	for _, entry := range cfg.AllowPaths {
+		tokens[events.PoolToken(cfg.HostID, entry)] = entry
+	}
+	return tokens
+}
+
+// awaitPools returns once the scheduler has made a queue for each pool of this worker.
+func (w *Worker) awaitPools(ctx context.Context) error {
+	for token := range w.tokens {
+		for {
+			ok, err := w.fleet.Queue.HasPool(ctx, token)
+			if ok {
+				break
+			}
+			if err != nil {
+				w.log.Debug().Err(err).Str("pool", token).Msg("look for the pool's queue")
+			}
+			if err := sleep(ctx, poolWait); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// drain waits for running plans, which end at their next step; those that take longer than
+// the drain timeout are stopped and handed over.
+func (w *Worker) drain() {
+	done := make(chan struct{})
+	go func() {
+		w.running.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return
+	case <-time.After(w.cfg.DrainTimeout):
+	}
+	w.mu.Lock()
+	for _, j := range w.plans {
+		j.cancel(errDrained)
+	}
+	w.mu.Unlock()
+	<-done
+}

@@ -1,0 +1,169 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/warmfleet/warmfleet/internal/gitrepo"
+	"github.com/warmfleet/warmfleet/internal/isolate"
+	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/plan"
+)
+
+// refusal is a plan that this worker cannot run as it is; people can mend it.
+type refusal struct {
+	code string // for programs: decides the exit code
+	msg  string // for people: what failed, on what, why, what to do
+}
+
+func (r *refusal) Error() string { return r.msg }
+
+func refuse(code, format string, args ...any) error {
+	return &refusal{code: code, msg: fmt.Sprintf(format, args...)}
+}
+
+// target is the resource of a plan as it is on this worker.
+type target struct {
+	// path is the real path of a path resource, "" for a repository URL.
+	path string
+	info gitrepo.Info
+	// origin is where a sandbox starts; set by base.
+	chain  layer.Chain
+	index  *layer.Index
+	commit string
+	done   func() // releases what base holds, may be nil
+}
+
+// resolve re-checks a plan's resource where it is opened: links may have moved since the
+// command line or the scheduler looked.
+func (w *Worker) resolve(ctx context.Context, p *plan.Plan) (*target, error) {
+	if p.Resource == nil {
+		return nil, refuse("invalid_resource", "plan %q: has no resource: name a path or a repo", p.Name)
+	}
+	if p.Resource.Repo != "" {
+		return w.resolveRepo(p)
+	}
+	real, err := filepath.EvalSymlinks(p.Resource.Path)
+	if err != nil {
+		return nil, refuse("invalid_resource", "path %q: %v: name a directory that exists on this host", p.Resource.Path, err)
+	}
+	if fi, err := os.Stat(real); err != nil || !fi.IsDir() {
+		return nil, refuse("invalid_resource", "path %q: is not a directory", p.Resource.Path)
+	}
+	if !w.allowed(real) {
+		return nil, refuse("path_not_allowed", "path %q: worker %s does not allow %s: start it with --allow-path", p.Resource.Path, w.cfg.Name, real)
+	}
+	if inside(w.cfg.StateDir, real) {
+		return nil, refuse("invalid_resource", "path %q: lies in the state directory %s", p.Resource.Path, w.cfg.StateDir)
+	}
+	t := &target{path: real}
+	if t.info, err = w.repos.Locate(ctx, real); err != nil {
+		return nil, err
+	}
+	return t, w.checkStrategy(p, t)
+}
+
+func (w *Worker) resolveRepo(p *plan.Plan) (*target, error) {
+	if p.Strategy == plan.InPlace {
+		return nil, refuse("invalid_strategy", "strategy none: works in place, so it needs a path, not repo %s", p.Resource.Repo)
+	}
+	if p.Apply != plan.ApplyNever {
+		return nil, refuse("unsupported", "apply %s: pushing to repo %s is not built in this version: use apply: never", p.Apply, p.Resource.Repo)
+	}
+	return &target{}, nil
+}
+
+func (w *Worker) checkStrategy(p *plan.Plan, t *target) error {
+	switch {
+	case p.Strategy == plan.GitWorktree && !canCheckout(t.info):
+		return refuse("invalid_strategy", "strategy git_worktree: %s is %s: use copy_on_write, or name the root of a git work tree with a commit", t.path, describeKind(t.info))
+	case p.Strategy == plan.InPlace && p.Apply != plan.ApplyAuto:
+		return refuse("invalid_strategy", "strategy none: works in place, so only apply: auto makes sense, not %s", p.Apply)
+	case p.Strategy == plan.InPlace && w.report.Rung == isolate.RungBare && os.Getuid() == 0:
+		return refuse("unmet_isolation", "strategy none: as root it needs an id-mapped mount, which does not work here: run the worker as an ordinary user")
+	case t.info.Kind == gitrepo.KindBare && p.Apply != plan.ApplyNever:
+		return refuse("invalid_resource", "path %s: is a bare repository, which has no files to apply to: use apply: never", t.path)
+	}
+	return nil
+}
+
+func describeKind(i gitrepo.Info) string {
+	switch {
+	case i.Unborn:
+		return "a repository without a commit"
+	case i.Kind == gitrepo.KindNone:
+		return "not a git repository"
+	case i.Kind == gitrepo.KindSubdirectory:
+		return "below the root of the work tree " + i.Root
+	default:
+		return "a " + strings.ReplaceAll(string(i.Kind), "_", " ")
+	}
+}
+
+// canCheckout tells whether git_worktree can start from a path: the top of a work tree, or a
+// bare repository, with a commit.
+func canCheckout(i gitrepo.Info) bool {
+	switch i.Kind {
+	case gitrepo.KindWorkTree, gitrepo.KindLinkedWorkTree, gitrepo.KindSubmodule, gitrepo.KindBare:
+		return !i.Unborn
+	}
+	return false
+}
+
+func (w *Worker) allowed(real string) bool {
+	for _, entry := range w.tokens {
+		if entry != "" && inside(entry, real) {
+			return true
+		}
+	}
+	return false
+}
+
+// inside tells whether path is dir or below it once dir's own links are resolved.
+func inside(dir, path string) bool {
+	real, err := filepath.EvalSymlinks(dir)
+	return err == nil && events.Within(real, path)
+}
+
+// base brings the base of a target up to date.
+func (w *Worker) base(ctx context.Context, p *plan.Plan, t *target) error {
+	switch {
+	case t.path == "":
+		b, err := w.repos.FromURL(ctx, p.Resource.Repo, p.Resource.Ref)
+		t.chain, t.commit, t.done = b.Chain, b.Commit, b.Release
+		return err
+	case p.Strategy == plan.GitWorktree:
+		b, err := w.repos.FromPath(ctx, t.path, p.Resource.Ref)
+		t.chain, t.commit, t.done = b.Chain, b.Commit, b.Release
+		return err
+	default:
+		b, err := w.bases.FromPath(ctx, t.path)
+		t.chain, t.index, t.commit, t.done = b.Chain, b.Index, t.info.Head, b.Release
+		return err
+	}
+}
+
+// RealPaths resolves the directories that --allow-path names; each must exist.
+func RealPaths(paths []string) ([]string, error) {
+	var out []string
+	for _, p := range paths {
+		abs, err := filepath.Abs(p)
+		if err == nil {
+			abs, err = filepath.EvalSymlinks(abs)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("allow-path %q: %w: name a directory that exists", p, err)
+		}
+		out = append(out, abs)
+	}
+	return out, nil
+}
+
+// isGit tells whether a path is in a git work tree, whose .git apply leaves alone.
+func isGit(i gitrepo.Info) bool {
+	return i.Kind != gitrepo.KindNone && i.Kind != gitrepo.KindGitDir && i.Kind != gitrepo.KindBare
+}

@@ -1,0 +1,296 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+
+	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/pkg/checkpoint"
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/plan"
+	"github.com/warmfleet/warmfleet/pkg/plan/executor"
+	"github.com/warmfleet/warmfleet/pkg/sandbox"
+)
+
+// runClaim claims a plan and runs its steps from the last portable checkpoint, or from the start.
+func (w *Worker) runClaim(ctx context.Context, j *job) error {
+	fold := j.writer.Fold()
+	t, refused := w.resolve(ctx, j.plan)
+	if refused == nil {
+		refused = w.meets(j.plan)
+	}
+	resume := fold.Checkpoint != nil && j.plan.Strategy != plan.InPlace
+	claim := events.Data{
+		Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(j.plan.Strategy), Isolation: string(w.report.Rung), Source: "cold",
+	}
+	if t != nil {
+		claim.Commit, claim.Notes = t.info.Head, w.notes(j.plan, t)
+		j.git = isGit(t.info)
+		if t.path != "" {
+			claim.Source = "path"
+		}
+	}
+	start := events.NewID()
+	if resume {
+		claim.Source = events.SourceCheckpoint
+	} else {
+		claim.Checkpoint = &events.CheckpointRef{ID: start, Phase: events.PhasePreExecute}
+	}
+	if err := j.writer.Claim(ctx, claim); err != nil {
+		return settled(err)
+	}
+	if j.writer.Fold().CancelRequested {
+		return j.end(ctx, events.TypeCancelled, events.Data{})
+	}
+	if refused != nil {
+		return w.giveUp(ctx, j, refused)
+	}
+	from := ""
+	if resume {
+		from = fold.Checkpoint.ID
+	}
+	return w.conclude(ctx, j, w.run(ctx, j, attempt{target: t, start: start, from: from}))
+}
+
+// attempt is what one claim of a plan starts from.
+type attempt struct {
+	target *target
+	start  string // id of the pre_execute checkpoint
+	from   string // id of the checkpoint to go on from, "" for the start
+}
+
+// meets checks the guarantees that plan and worker require; the stricter of both counts.
+func (w *Worker) meets(p *plan.Plan) error {
+	if w.cfg.Isolation != Required && p.Isolation != plan.IsolationRequired {
+		return nil
+	}
+	var missing []string
+	for _, name := range w.report.Unmet(p.NetworkMode()) {
+		g := w.report.Guarantees[name]
+		missing = append(missing, fmt.Sprintf("%s (%s)", name, g.Why))
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return refuse("unmet_isolation", "isolation required: this machine does not hold %s: see `warmfleet doctor`, or run without it by --isolation preferred", strings.Join(missing, ", "))
+}
+
+// notes are what the first event says about where the sandbox starts.
+func (w *Worker) notes(p *plan.Plan, t *target) []string {
+	switch {
+	case t.path == "":
+		return nil
+	case p.Strategy == plan.GitWorktree:
+		return []string{"base: the commit only; uncommitted and untracked files are not in the sandbox"}
+	case p.Strategy == plan.InPlace:
+		return []string{"base: works in place on " + t.path}
+	case !w.report.Overlay:
+		return []string{"base: the directory as it is, uncommitted and untracked files included", "driver: copy; overlay: " + w.report.OverlayWhy}
+	default:
+		return []string{"base: the directory as it is, uncommitted and untracked files included"}
+	}
+}
+
+// run makes the sandbox, runs the steps and does what the plan wants at its end.
+func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
+	unlock, err := w.lockFor(ctx, j.plan, a.target)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	chain, baseLayers, err := w.origin(ctx, j, a)
+	if err != nil {
+		return err
+	}
+	defer a.target.release()
+	inPlace := j.plan.Strategy == plan.InPlace
+	if inPlace {
+		if err := w.mark(j.id, a.target); err != nil {
+			return err
+		}
+	} else {
+		unlock()
+	}
+	sb, err := sandbox.New(ctx, w.host, sandbox.Spec{
+		ID: events.NewID(), Strategy: sandbox.Strategy(j.plan.Strategy), Chain: chain,
+		Network: j.plan.NetworkMode(), Path: a.target.path, Index: a.target.index,
+	})
+	if err != nil {
+		return err
+	}
+	defer w.discard(sb)
+	w.cps.Adopt(sb, baseLayers)
+	pre, err := w.cps.CreateAs(ctx, a.start, sb, checkpoint.Checkpoint{PlanID: j.id, Phase: checkpoint.PreExecute})
+	if err != nil {
+		return err
+	}
+	upload := w.storeBeside(ctx, pre)
+	defer upload()
+	err = w.steps(ctx, j, sb, pre)
+	if inPlace {
+		err = w.leaveInPlace(ctx, j, pre, err)
+	}
+	return err
+}
+
+// lockFor keeps others from changing a path while its base is brought up to date, and for
+// as long as a plan works in it in place.
+func (w *Worker) lockFor(ctx context.Context, p *plan.Plan, t *target) (func(), error) {
+	if t.path == "" || p.Strategy == plan.GitWorktree {
+		return func() {}, nil
+	}
+	return lockPath(ctx, t.path, p.Strategy == plan.InPlace)
+}
+
+// origin returns the chain a sandbox starts from and how many of its layers are the base.
+func (w *Worker) origin(ctx context.Context, j *job, a attempt) (layer.Chain, int, error) {
+	if a.from != "" {
+		r, err := w.cps.Restore(ctx, a.from)
+		return r.Chain, r.BaseLayers, err
+	}
+	err := w.base(ctx, j.plan, a.target)
+	return a.target.chain, len(a.target.chain), err
+}
+
+// storeBeside makes the pre_execute checkpoint, and with it the base, portable while the
+// steps run. The returned function ends that and waits for it.
+func (w *Worker) storeBeside(ctx context.Context, pre checkpoint.Checkpoint) func() {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if _, err := w.cps.Store(ctx, pre.ID); err != nil && ctx.Err() == nil {
+			w.log.Warn().Err(err).Str("checkpoint", pre.ID).Msg("base not portable yet")
+		}
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+// steps runs the plan's steps in the sandbox and appends how they ended.
+func (w *Worker) steps(ctx context.Context, j *job, sb *sandbox.Sandbox, pre checkpoint.Checkpoint) error {
+	out, err := executor.Run(ctx, executor.Config{
+		PlanID: j.id, Plan: j.plan, Sandbox: sb, Events: j.writer, Checkpoints: w.cps, Start: pre,
+		From: j.writer.Fold().Cursor, Stop: w.draining, Log: w.log,
+		Bash: hasBash(),
+		Output: func(step, try int) executor.Output {
+			return events.NewOutputWriter(w.fleet.Output, events.OutputOptions{PlanID: j.id, Step: step, Epoch: j.writer.Epoch(), Try: try})
+		},
+	})
+	if err != nil {
+		return err
+	}
+	if f := out.Failed; f != nil {
+		d := events.Data{
+			Step: f.Step, StepIndex: &f.Index, ExitCode: f.Result.ExitCode, Signal: f.Result.Signal, Cause: string(f.Result.Cause),
+			Code: "step_failed", Error: fmt.Sprintf("step %q: %s", f.Step, f.Message), RolledBack: f.RolledBack,
+		}
+		if f.Kept.ID != "" {
+			d.Checkpoint = executor.Ref(f.Kept, f.Index)
+		}
+		return j.end(ctx, events.TypeFailed, d)
+	}
+	return w.executed(ctx, j, out.Delta)
+}
+
+// executed says that the steps are done, and goes on to apply where nobody has to be asked.
+func (w *Worker) executed(ctx context.Context, j *job, delta checkpoint.Delta) error {
+	changed := j.applicable(delta.Changes)
+	if changed == 0 && j.plan.Apply != plan.ApplyNever {
+		return j.end(ctx, events.TypeApplied, events.Data{Changed: &changed})
+	}
+	if err := j.writer.Append(ctx, events.TypeExecuted, events.Data{Changed: &changed}); err != nil {
+		return err
+	}
+	switch {
+	case j.plan.Apply == plan.ApplyManual:
+		return j.writer.Append(ctx, events.TypeAwaitingApproval, events.Data{Changed: &changed})
+	case j.plan.Apply == plan.ApplyNever:
+		return nil
+	case j.plan.Strategy == plan.InPlace:
+		return j.end(ctx, events.TypeApplied, events.Data{Changed: &changed})
+	default:
+		return w.apply(ctx, j)
+	}
+}
+
+// leaveInPlace settles an original that was changed in place: it stays changed only if the
+// plan was applied or its failed tree is to be kept.
+func (w *Worker) leaveInPlace(ctx context.Context, j *job, pre checkpoint.Checkpoint, ran error) error {
+	if fenced(ran) {
+		return ran // the new holder recovers from the marker
+	}
+	if !j.writer.Fold().Final() {
+		if err := w.cps.RollbackTo(context.WithoutCancel(ctx), pre); err != nil {
+			return errors.Join(ran, err)
+		}
+	}
+	return errors.Join(ran, w.unmark(j.id))
+}
+
+func (w *Worker) discard(sb *sandbox.Sandbox) {
+	w.cps.Forget(sb.ID())
+	if err := sb.Close(); err != nil {
+		w.log.Warn().Err(err).Str("sandbox", sb.ID()).Msg("clean a sandbox up")
+	}
+}
+
+// conclude turns what stopped a claimed plan into its last event, where it is its last.
+func (w *Worker) conclude(ctx context.Context, j *job, err error) error {
+	ctx = context.WithoutCancel(ctx)
+	switch {
+	case err == nil, fenced(err):
+		return err
+	case errors.Is(err, executor.ErrCancelled), errors.Is(err, events.ErrCancelRequested):
+		return j.end(ctx, events.TypeCancelled, events.Data{RolledBack: "sandbox"})
+	case errors.Is(err, executor.ErrInterrupted), errors.Is(err, errDrained):
+		if err := j.writer.Append(ctx, events.TypeInterrupted, events.Data{Reason: "worker " + w.cfg.Name + " is stopping"}); err != nil {
+			return err
+		}
+		return executor.ErrInterrupted
+	case errors.Is(err, events.ErrUnknown), errors.Is(err, context.Canceled):
+		return err
+	}
+	return w.giveUp(ctx, j, err)
+}
+
+// giveUp ends a claimed plan that cannot be run here.
+func (w *Worker) giveUp(ctx context.Context, j *job, err error) error {
+	d := events.Data{Code: "internal", Error: err.Error(), RolledBack: "sandbox"}
+	var r *refusal
+	switch {
+	case errors.As(err, &r):
+		d.Code = r.code
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		d.Code = "disk_full"
+		d.Error += ": free some room in " + w.cfg.StateDir + " or name another directory with --state-dir"
+	}
+	return j.end(ctx, events.TypeFailed, d)
+}
+
+// hasBash tells whether sandboxes see bash: they see this host's /usr and /bin.
+func hasBash() bool {
+	_, err := exec.LookPath("/bin/bash")
+	return err == nil
+}
+
+func fenced(err error) bool {
+	return errors.Is(err, events.ErrFenced) || errors.Is(err, errSilent)
+}
+
+// end appends a final event. A plan that others ended first is as good.
+func (j *job) end(ctx context.Context, typ string, d events.Data) error {
+	return settled(j.writer.Append(context.WithoutCancel(ctx), typ, d))
+}
+
+func (t *target) release() {
+	if t.done != nil {
+		t.done()
+	}
+}

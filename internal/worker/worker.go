@@ -1,0 +1,246 @@
+// Package worker is one worker of a fleet: it pulls commands of the pools it serves, claims
+// plans, runs them in sandboxes, applies them, and answers for what it holds.
+//
+// It meets the scheduler only in pkg/events. It must not know flags, how the server was
+// started, or how people look at plans.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/rs/zerolog"
+
+	"github.com/warmfleet/warmfleet/internal/base"
+	"github.com/warmfleet/warmfleet/internal/gitrepo"
+	"github.com/warmfleet/warmfleet/internal/isolate"
+	"github.com/warmfleet/warmfleet/internal/kv"
+	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/pkg/checkpoint"
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/objectstore"
+	"github.com/warmfleet/warmfleet/pkg/sandbox"
+	"github.com/warmfleet/warmfleet/pkg/warmpool"
+)
+
+// Isolation says what a worker does where a required guarantee does not hold.
+type Isolation string
+
+// The isolation policies; a plan can only tighten its worker's.
+const (
+	Required  Isolation = "required"
+	Preferred Isolation = "preferred"
+	Off       Isolation = "off"
+)
+
+// DefaultDrain is how long running steps may go on after a daemon was asked to stop.
+const DefaultDrain = 60 * time.Second
+
+// Config is what people set about a worker.
+type Config struct {
+	// Name is unique in the fleet: letters, digits, - and _.
+	Name string
+	// HostID is the id of the host whose paths this worker serves; "" serves no paths.
+	HostID string
+	// StateDir is private to this worker.
+	StateDir string
+	// Slots is how many plans run at once.
+	Slots int
+	// Pools are the named pools served besides `default`.
+	Pools []string
+	// AllowPaths are the directories (with all below them) that path plans may name.
+	AllowPaths []string
+	Isolation  Isolation
+	// Expose are host directories that every sandbox sees read-only.
+	Expose []string
+	Labels map[string]string
+	// Warm is how many started inits wait for a plan.
+	Warm int
+	// DrainTimeout bounds how long running steps may go on after a stop was asked.
+	DrainTimeout time.Duration
+}
+
+// Fleet is what a worker meets the rest of the fleet through.
+type Fleet struct {
+	Conn        *nats.Conn
+	Subjects    events.Subjects
+	Log         events.Log
+	Queue       events.Queue
+	Output      events.Output
+	Workers     kv.Store
+	Checkpoints kv.Store
+	Store       objectstore.Store
+}
+
+// Worker is one worker. Use New, then Run.
+type Worker struct {
+	cfg   Config
+	fleet Fleet
+	log   zerolog.Logger
+
+	report  isolate.Report
+	mounter isolate.Mounter
+	cache   *layer.Cache
+	bases   *base.Store
+	repos   *gitrepo.Store
+	cps     *checkpoint.Manager
+	inits   *warmpool.Pool[*isolate.Init]
+	host    sandbox.Host
+	tokens  map[string]string // pool token -> allowed path, "" for named pools
+	started time.Time
+
+	slots    chan struct{}
+	running  sync.WaitGroup
+	draining chan struct{}
+
+	mu    sync.Mutex
+	plans map[string]*job     // plans under way, by id
+	held  map[string]*heldBox // sandboxes kept for people, by id
+}
+
+// New prepares a worker: state directory, isolation probe, caches. It recovers paths that a
+// killed worker of this state directory left half changed before it returns.
+func New(ctx context.Context, cfg Config, fleet Fleet, log zerolog.Logger) (*Worker, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	w := &Worker{
+		cfg: cfg, fleet: fleet, log: log.With().Str("worker", cfg.Name).Logger(),
+		slots: make(chan struct{}, cfg.Slots), draining: make(chan struct{}),
+		plans: map[string]*job{}, held: map[string]*heldBox{}, tokens: poolTokens(cfg), started: time.Now().UTC(),
+	}
+	if err := w.prepare(ctx); err != nil {
+		w.Close()
+		return nil, err
+	}
+	return w, nil
+}
+
+func (c *Config) validate() error {
+	switch {
+	case c.Name == "":
+		return errors.New("worker: config: name is empty")
+	case c.Slots < 1:
+		return fmt.Errorf("worker: config: slots is %d, at least 1 is needed", c.Slots)
+	case len(c.AllowPaths) > 0 && c.HostID == "":
+		return errors.New("worker: config: paths are allowed but this host has no id: no /etc/machine-id; set --host-id")
+	}
+	return nil
+}
+
+func (w *Worker) prepare(ctx context.Context) error {
+	dir := func(name string) string { return filepath.Join(w.cfg.StateDir, name) }
+	for _, name := range []string{"layers", "bases", "repos", "scratch", "inplace"} {
+		if err := os.MkdirAll(dir(name), 0o700); err != nil {
+			return fmt.Errorf("worker: make state directory: %w; use --state-dir to name another", err)
+		}
+	}
+	var err error
+	if w.report, err = isolate.Probe(ctx, dir("scratch")); err != nil {
+		return err
+	}
+	if w.mounter, err = isolate.NewMounter(w.report.Rung); err != nil {
+		return err
+	}
+	root := w.report.Rung == isolate.RungRoot
+	owner := os.Getuid()
+	if root {
+		owner = isolate.HostID
+	}
+	if w.cache, err = layer.OpenCache(dir("layers"), layer.Options{Owner: owner, Trusted: root, Log: w.log}); err != nil {
+		return err
+	}
+	if w.bases, err = base.Open(base.Options{Dir: dir("bases"), Cache: w.cache, Own: []string{w.cfg.StateDir}, Log: w.log}); err != nil {
+		return err
+	}
+	if w.repos, err = gitrepo.OpenStore(gitrepo.Options{Dir: dir("repos"), Cache: w.cache, Log: w.log}); err != nil {
+		return err
+	}
+	w.cps = checkpoint.New(checkpoint.Config{
+		Cache: w.cache, Store: w.fleet.Store, Records: w.fleet.Checkpoints,
+		Scratch: dir("scratch"), Worker: w.cfg.Name, Log: w.log, NewID: events.NewID,
+	})
+	w.warm()
+	return w.recoverInPlace(ctx)
+}
+
+// warm sets up the pool of started inits; a plan that wants a network starts its own.
+func (w *Worker) warm() {
+	w.inits = warmpool.New(warmpool.Config[*isolate.Init]{
+		Target: w.cfg.Warm, Log: w.log,
+		Make:  func(ctx context.Context) (*isolate.Init, error) { return w.startInit(ctx, "none", false) },
+		Alive: func(i *isolate.Init) bool { return open(i.Done()) },
+	})
+	w.host = sandbox.Host{
+		Cache: w.cache, Mounter: w.mounter, Report: w.report,
+		Init: func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error) {
+			if network == "none" && !noSetuid {
+				if i, ok := w.inits.Claim(); ok {
+					return i, nil
+				}
+			}
+			return w.startInit(ctx, network, noSetuid)
+		},
+	}
+}
+
+func (w *Worker) startInit(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error) {
+	return isolate.Start(ctx, isolate.Config{
+		Rung: w.report.Rung, Network: network, Expose: w.cfg.Expose, NoSetuid: noSetuid && w.report.Rung == isolate.RungRoot,
+	})
+}
+
+// Run serves until ctx ends, then drains: no new commands, running steps get DrainTimeout,
+// and what is still under way is handed over at its last checkpoint.
+func (w *Worker) Run(ctx context.Context, ready func()) error {
+	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	var services sync.WaitGroup
+	services.Go(func() { w.inits.Run(life) })
+	api, err := w.serve(life)
+	if err != nil {
+		return err
+	}
+	defer api.stop()
+	services.Go(func() { w.present(life) })
+	if err := w.awaitPools(ctx); err != nil {
+		end()
+		services.Wait()
+		return err
+	}
+	ready()
+	var pulls sync.WaitGroup
+	for token := range w.tokens {
+		pulls.Go(func() { w.pull(ctx, life, token) })
+	}
+	<-ctx.Done()
+	close(w.draining)
+	pulls.Wait()
+	w.drain()
+	end()
+	services.Wait()
+	return nil
+}
+
+// Close frees what New opened. Call it after Run has returned.
+func (w *Worker) Close() {
+	w.dropHeld()
+	if w.mounter != nil {
+		w.mounter.Close()
+	}
+}
+
+func open(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return false
+	default:
+		return true
+	}
+}

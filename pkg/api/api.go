@@ -1,0 +1,88 @@
+// Package api holds the requests and replies of the fleet's API: what the micro services
+// `warmfleet` and `warmfleet-worker` take and give as JSON.
+//
+// It is types only. Fields may be added, none renamed. Errors come with the header
+// Nats-Service-Error-Code: one of the codes below.
+package api
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Codes of errors.
+const (
+	CodeInvalid  = "400" // the request or the plan is not valid
+	CodeRefused  = "403" // not allowed
+	CodeNotFound = "404"
+	CodeConflict = "409" // the state does not allow it, or the id is taken
+	CodeInternal = "500"
+	CodeTimeout  = "504" // accepted so far as known; no verdict yet
+)
+
+// ID names what a request is about; a bare id that is no JSON is taken as well.
+type ID struct {
+	ID string `json:"id"`
+	// By says who asks, for approve, reject and cancel.
+	By string `json:"by,omitempty"`
+}
+
+// Submitted is the verdict on a submission.
+type Submitted struct {
+	ID    string `json:"id"`
+	State string `json:"state"`
+	Code  string `json:"code,omitempty"`
+	Error string `json:"error,omitempty"`
+}
+
+// Done is the reply to a request that changes a plan.
+type Done struct {
+	ID    string `json:"id"`
+	State string `json:"state"`
+}
+
+// Diff is the rendered difference of a plan or checkpoint from its base.
+type Diff struct {
+	ID   string `json:"id"`
+	Diff string `json:"diff"`
+}
+
+// CheckpointFilter selects checkpoints; empty fields select all.
+type CheckpointFilter struct {
+	Plan    string `json:"plan,omitempty"`
+	Sandbox string `json:"sandbox,omitempty"`
+}
+
+// Checkpoint is a checkpoint as people see it.
+type Checkpoint struct {
+	ID        string            `json:"id"`
+	Plan      string            `json:"plan"`
+	Sandbox   string            `json:"sandbox"`
+	Phase     string            `json:"phase"`
+	CreatedAt time.Time         `json:"created_at"`
+	SizeBytes int64             `json:"size_bytes"`
+	Portable  bool              `json:"portable"`
+	Worker    string            `json:"worker"`
+	Base      string            `json:"base"`
+	Layers    []string          `json:"layers"`
+	Metadata  map[string]string `json:"metadata"`
+	Lost      json.RawMessage   `json:"lost"`
+}
+
+// Rollback asks for a sandbox in the state of a checkpoint, on a worker of choice.
+type Rollback struct {
+	Checkpoint string `json:"checkpoint"`
+	Worker     string `json:"worker,omitempty"`
+}
+
+// RolledBack names the sandbox that was made.
+type RolledBack struct {
+	Sandbox string `json:"sandbox"`
+	Worker  string `json:"worker"`
+	State   string `json:"state"`
+}
+
+// Store asks the worker that holds a checkpoint to make it portable.
+type Store struct {
+	Checkpoint string `json:"checkpoint"`
+}

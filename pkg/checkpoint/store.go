@@ -1,0 +1,199 @@
+package checkpoint
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/warmfleet/warmfleet/internal/kv"
+	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/pkg/objectstore"
+)
+
+// Store makes a local checkpoint portable: layers first, then the record, then the layers
+// are looked at once more. It is idempotent; a failed call may be repeated.
+func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
+	m.mu.Lock()
+	l := m.local[id]
+	m.mu.Unlock()
+	if l == nil {
+		return Checkpoint{}, fmt.Errorf("%w: %q has no layers on this worker", ErrNotFound, id)
+	}
+	if cp := m.snapshot(l); cp.Portable {
+		return cp, nil
+	}
+	refs := make([]LayerRef, len(l.chain))
+	var own int64
+	for i, x := range l.chain {
+		ref, err := m.upload(ctx, x)
+		if err != nil {
+			return Checkpoint{}, fmt.Errorf("checkpoint: store %q: %w", id, err)
+		}
+		refs[i] = ref
+		if x.ID == l.own {
+			own = ref.Size
+		}
+	}
+	cp := m.snapshot(l)
+	cp.Base, cp.Layers, cp.SizeBytes, cp.Portable = refs[:l.base:l.base], refs[l.base:], own, true
+	if err := m.record(ctx, cp); err != nil {
+		return Checkpoint{}, err
+	}
+	for _, ref := range refs {
+		if _, err := m.cfg.Store.Stat(ctx, ref.Name); err != nil {
+			return Checkpoint{}, fmt.Errorf("checkpoint: store %q: layer %s went away: %w", id, ref.Name, err)
+		}
+	}
+	m.mu.Lock()
+	l.cp = cp
+	m.mu.Unlock()
+	return cp, nil
+}
+
+func (m *Manager) record(ctx context.Context, cp Checkpoint) error {
+	b, err := json.Marshal(cp)
+	if err != nil {
+		return fmt.Errorf("checkpoint: encode record %q: %w", cp.ID, err)
+	}
+	_, err = m.cfg.Records.Create(ctx, cp.ID, b)
+	if err != nil && !errors.Is(err, kv.ErrExists) {
+		return fmt.Errorf("checkpoint: write record %q: %w", cp.ID, err)
+	}
+	return nil
+}
+
+// upload packs a layer and puts it into the store, once however many ask.
+func (m *Manager) upload(ctx context.Context, x layer.Layer) (LayerRef, error) {
+	var ref LayerRef
+	err := m.uploads.do(ctx, x.ID, func() error {
+		known, err := m.cfg.Cache.Get(x.ID)
+		if err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrMissingLayer, x.ID, err)
+		}
+		if known.Name != "" {
+			if info, err := m.cfg.Store.Stat(ctx, known.Name); err == nil && info.Size == known.Size {
+				return nil
+			}
+		}
+		return m.packAndPut(ctx, known)
+	})
+	if err != nil {
+		return ref, err
+	}
+	done, err := m.cfg.Cache.Get(x.ID)
+	if err != nil {
+		return ref, fmt.Errorf("%w: %s: %w", ErrMissingLayer, x.ID, err)
+	}
+	return LayerRef{Name: done.Name, Size: done.Size, TarSize: done.TarSize, Digest: done.Digest}, nil
+}
+
+func (m *Manager) packAndPut(ctx context.Context, x layer.Layer) error {
+	f, err := os.CreateTemp(m.cfg.Scratch, "pack-*")
+	if err != nil {
+		return fmt.Errorf("checkpoint: pack layer %s: %w", x.ID, err)
+	}
+	defer f.Close()
+	if err := os.Remove(f.Name()); err != nil { // the open file is all we need; a crash leaves nothing
+		return fmt.Errorf("checkpoint: pack layer %s: %w", x.ID, err)
+	}
+	packed, err := m.cfg.Cache.Pack(ctx, x, f)
+	if err != nil {
+		return err
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return fmt.Errorf("checkpoint: pack layer %s: %w", x.ID, err)
+	}
+	_, err = m.cfg.Store.Put(ctx, packed.Name, f)
+	return err
+}
+
+// Restored is a checkpoint whose layers lie in this worker's cache.
+type Restored struct {
+	Checkpoint
+	// Chain is base and layers, bottom first; the lowest BaseLayers of it are the base.
+	Chain      layer.Chain
+	BaseLayers int
+}
+
+// Restore brings a checkpoint's layers into the cache, each verified against its digest
+// before it is visible. It works for local checkpoints that are not portable yet, too.
+func (m *Manager) Restore(ctx context.Context, id string) (Restored, error) {
+	m.mu.Lock()
+	l := m.local[id]
+	m.mu.Unlock()
+	if l != nil {
+		return Restored{Checkpoint: m.snapshot(l), Chain: l.chain, BaseLayers: l.base}, nil
+	}
+	cp, err := Load(ctx, m.cfg.Records, id)
+	if err != nil {
+		return Restored{}, err
+	}
+	r := Restored{Checkpoint: cp, BaseLayers: len(cp.Base)}
+	for _, refs := range [][]LayerRef{cp.Base, cp.Layers} {
+		for _, ref := range refs {
+			x, err := m.fetch(ctx, ref)
+			if err != nil {
+				return Restored{}, fmt.Errorf("checkpoint: restore %q: %w", id, err)
+			}
+			r.Chain = append(r.Chain, x)
+		}
+	}
+	return r, nil
+}
+
+func (m *Manager) fetch(ctx context.Context, ref LayerRef) (layer.Layer, error) {
+	err := m.fetches.do(ctx, ref.Name, func() error {
+		if _, ok := m.cfg.Cache.Find(ref.Name); ok {
+			return nil
+		}
+		ctx, cancel := context.WithTimeout(ctx, deadline(ref.Size))
+		defer cancel()
+		r, err := m.cfg.Store.Get(ctx, ref.Name)
+		if errors.Is(err, objectstore.ErrNotFound) {
+			return fmt.Errorf("%w: %s is not in the object store", ErrMissingLayer, ref.Name)
+		}
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		_, err = m.cfg.Cache.Unpack(ctx, ref.Name, r)
+		return err
+	})
+	if err != nil {
+		return layer.Layer{}, err
+	}
+	x, ok := m.cfg.Cache.Find(ref.Name)
+	if !ok {
+		return layer.Layer{}, fmt.Errorf("%w: %s", ErrMissingLayer, ref.Name)
+	}
+	return x, nil
+}
+
+// deadline gives a download a minute plus a second per 2 MB: far below any disk or network
+// worth running on, so only a stuck one meets it.
+func deadline(size int64) time.Duration {
+	return time.Minute + time.Duration(size/(2<<20))*time.Second
+}
+
+// Export writes the full tree of a stored checkpoint as a tar; see layer.Export.
+func Export(ctx context.Context, cp Checkpoint, store objectstore.Store, w io.Writer) error {
+	var tars []layer.Source
+	for _, refs := range [][]LayerRef{cp.Base, cp.Layers} {
+		for _, ref := range refs {
+			tars = append(tars, layer.Source{Name: ref.Name, Open: func() (io.ReadCloser, error) {
+				return store.Get(ctx, ref.Name)
+			}})
+		}
+	}
+	return layer.Export(ctx, tars, w)
+}
+
+func putJSON(ctx context.Context, store objectstore.Store, name string, b []byte) error {
+	_, err := store.Put(ctx, name, bytes.NewReader(b))
+	return err
+}

@@ -1,0 +1,49 @@
+// Package eventstest holds the conformance suites of package events and an embedded NATS server for tests.
+package eventstest
+
+import (
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Server starts a NATS server with JetStream inside this process, without a listener, and connects to it. Both
+// end with the test. The options can be changed before the start.
+func Server(t testing.TB, change ...func(*server.Options)) jetstream.JetStream {
+	t.Helper()
+	opts := &server.Options{
+		ServerName: "test", DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
+		NoSystemAccount: true,
+	}
+	for _, c := range change {
+		c(opts)
+	}
+	s, err := server.NewServer(opts)
+	if err != nil {
+		t.Fatalf("start NATS server: %v", err)
+	}
+	s.Start()
+	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+	if !s.ReadyForConnections(10 * time.Second) {
+		t.Fatal("NATS server is not ready after 10 s")
+	}
+	return Connect(t, s)
+}
+
+// Connect makes one more connection to a server started in this process.
+func Connect(t testing.TB, s *server.Server) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect("", nats.InProcessServer(s))
+	if err != nil {
+		t.Fatalf("connect to NATS server: %v", err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatalf("open JetStream: %v", err)
+	}
+	return js
+}

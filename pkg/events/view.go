@@ -1,0 +1,227 @@
+package events
+
+import "time"
+
+// States and causes of a step as a View shows it.
+const (
+	StepPending   = "pending"
+	StepRunning   = "running"
+	StepSucceeded = "succeeded"
+	StepFailed    = "failed"
+	StepSkipped   = "skipped"
+
+	causeExit = "exit"
+	causeLost = "lost"
+)
+
+// View is a plan as `plan show -o json` prints it (contract.md). Null means: not known or not yet.
+type View struct {
+	ID       string   `json:"id"`
+	Name     string   `json:"name"`
+	State    string   `json:"state"`
+	Final    bool     `json:"final"`
+	Worker   *string  `json:"worker" jsonschema:"nullable"`
+	Attempt  int      `json:"attempt"`
+	Epoch    uint64   `json:"epoch"`
+	Strategy string   `json:"strategy"`
+	Resource Resource `json:"resource"`
+	Error    *string  `json:"error" jsonschema:"nullable"`
+	Code     *string  `json:"code" jsonschema:"nullable,description=of a rejection or failure; for programs"`
+	// Reason is why the plan waits, or who and what ended it.
+	Reason   *string `json:"reason" jsonschema:"nullable"`
+	ExitCode *int    `json:"exit_code" jsonschema:"nullable,description=0 when all steps are done; of the failed step otherwise"`
+
+	Steps       []StepView       `json:"steps"`
+	Checkpoints []CheckpointView `json:"checkpoints"`
+	Conflicts   []Conflict       `json:"conflicts"`
+
+	Changed         *int      `json:"changed" jsonschema:"nullable"`
+	RolledBack      *string   `json:"rolled_back" jsonschema:"nullable"`
+	CancelRequested bool      `json:"cancel_requested"`
+	Isolation       *string   `json:"isolation" jsonschema:"nullable"`
+	Notes           []string  `json:"notes"`
+	RetryOf         *string   `json:"retry_of" jsonschema:"nullable"`
+	CreatedAt       time.Time `json:"created_at,omitzero"`
+	ExpiresAt       time.Time `json:"expires_at,omitzero"`
+}
+
+// StepView is a step of a View. A step that ran again shows its last run.
+type StepView struct {
+	ID         string  `json:"id"`
+	State      string  `json:"state"`
+	ExitCode   *int    `json:"exit_code" jsonschema:"nullable"`
+	Signal     *string `json:"signal" jsonschema:"nullable"`
+	Cause      *string `json:"cause" jsonschema:"nullable"`
+	DurationMS *int64  `json:"duration_ms" jsonschema:"nullable"`
+}
+
+// CheckpointView is a checkpoint of a View.
+type CheckpointView struct {
+	ID        string `json:"id"`
+	Phase     string `json:"phase"`
+	SizeBytes int64  `json:"size_bytes"`
+	Portable  bool   `json:"portable"`
+}
+
+// NewView returns a plan as far as its fold tells: without steps, checkpoints and conflicts.
+func NewView(planID string, f Fold) View {
+	v := View{
+		ID: planID, Name: f.Name, State: f.State, Final: f.Final(), Worker: text(f.Worker), Attempt: f.Attempt, Epoch: f.Epoch,
+		Strategy: f.Strategy, Resource: f.Resource, Error: text(f.Error), Code: text(f.Code), Reason: text(f.Reason), Changed: f.Changed,
+		RolledBack: text(f.RolledBack), CancelRequested: f.CancelRequested, RetryOf: text(f.RetryOf), CreatedAt: f.Created, ExpiresAt: f.ExpiresAt,
+		Steps: []StepView{}, Checkpoints: []CheckpointView{}, Conflicts: []Conflict{}, Notes: []string{},
+	}
+	switch f.State {
+	case StateFailed:
+		v.ExitCode = f.ExitCode
+	case StateExecuted, StateApplied, StateAwaitingApproval, StateConflict:
+		v.ExitCode = new(int)
+	}
+	return v
+}
+
+// BuildView returns a plan from all its events in order. Without events it is the zero View.
+func BuildView(records []Record) View {
+	if len(records) == 0 {
+		return View{}
+	}
+	var b viewBuilder
+	for _, r := range records {
+		b.add(r.Event)
+	}
+	last := records[len(records)-1].Event
+	var f Fold
+	if last.Data.Plan != nil {
+		f = *last.Data.Plan
+	}
+	v := NewView(last.Subject, f)
+	v.Steps = append(v.Steps, b.steps...)
+	v.Checkpoints = append(v.Checkpoints, b.checkpoints...)
+	v.Conflicts = append(v.Conflicts, b.conflicts...)
+	v.Notes = append(v.Notes, b.notes...)
+	v.Isolation = text(b.isolation)
+	if b.err != "" {
+		v.Error = text(b.err) // the fold's may be cut
+	}
+	if v.CreatedAt.IsZero() {
+		v.CreatedAt = records[0].Event.Time
+	}
+	if v.Final {
+		v.settle()
+	}
+	return v
+}
+
+// settle gives steps that will never run or end the state of that.
+func (v *View) settle() {
+	for i := range v.Steps {
+		switch s := &v.Steps[i]; s.State {
+		case StepPending:
+			s.State = StepSkipped
+		case StepRunning:
+			s.State, s.Cause = StepFailed, text(causeLost)
+		}
+	}
+}
+
+// viewBuilder collects what a fold does not keep.
+type viewBuilder struct {
+	steps       []StepView
+	checkpoints []CheckpointView
+	conflicts   []Conflict
+	notes       []string
+	isolation   string
+	err         string
+}
+
+func (b *viewBuilder) add(e Event) {
+	d := e.Data
+	switch e.Kind() {
+	case TypeAccepted:
+		for _, id := range d.Steps {
+			b.steps = append(b.steps, StepView{ID: id, State: StepPending})
+		}
+	case TypeClaimed:
+		b.claimed(d)
+	case TypeStepStarted:
+		if s := b.step(d); s != nil {
+			*s = StepView{ID: s.ID, State: StepRunning}
+		}
+	case TypeStepFinished:
+		if s := b.step(d); s != nil {
+			*s = finished(s.ID, d)
+		}
+	case TypeConflict:
+		b.conflicts = d.Conflicts
+	}
+	if d.Final {
+		b.err = d.Error
+	}
+	if d.Isolation != "" {
+		b.isolation = d.Isolation
+	}
+	b.notes = append(b.notes, d.Notes...)
+	if d.Checkpoint != nil {
+		b.checkpoint(*d.Checkpoint, d.Source == SourceCheckpoint)
+	}
+}
+
+// claimed forgets what a new attempt will run again. A claim that only applies runs nothing.
+func (b *viewBuilder) claimed(d Data) {
+	if d.Plan == nil || d.Plan.Executed {
+		return
+	}
+	for i := min(max(d.Plan.Cursor, 0), len(b.steps)); i < len(b.steps); i++ {
+		b.steps[i] = StepView{ID: b.steps[i].ID, State: StepPending}
+	}
+}
+
+// step returns the step that an event is about, adding those the view has not heard of.
+func (b *viewBuilder) step(d Data) *StepView {
+	if d.StepIndex == nil || *d.StepIndex < 0 || *d.StepIndex > len(b.steps) {
+		return nil
+	}
+	if *d.StepIndex == len(b.steps) {
+		b.steps = append(b.steps, StepView{ID: d.Step, State: StepPending})
+	}
+	return &b.steps[*d.StepIndex]
+}
+
+func finished(id string, d Data) StepView {
+	s := StepView{ID: id, State: d.State, ExitCode: d.ExitCode, Signal: text(d.Signal), Cause: text(d.Cause), DurationMS: d.DurationMS}
+	if s.Signal != nil {
+		s.ExitCode = nil
+	}
+	if s.State == "" {
+		s.State = StepFailed
+		if s.ExitCode != nil && *s.ExitCode == 0 {
+			s.State = StepSucceeded
+		}
+	}
+	if s.Cause == nil && s.State != StepSkipped {
+		s.Cause = text(causeExit)
+	}
+	return s
+}
+
+// checkpoint lists a checkpoint, or brings the listed one up to date, as when it became portable. A claim that went on after
+// a checkpoint has not made a pre_execute of its own.
+func (b *viewBuilder) checkpoint(c CheckpointRef, resumed bool) {
+	for i, have := range b.checkpoints {
+		if have.ID == c.ID {
+			b.checkpoints[i] = CheckpointView{ID: c.ID, Phase: c.Phase, SizeBytes: max(c.SizeBytes, have.SizeBytes), Portable: c.Portable || have.Portable}
+			return
+		}
+		if resumed && c.Phase == PhasePreExecute && have.Phase == PhasePreExecute {
+			return
+		}
+	}
+	b.checkpoints = append(b.checkpoints, CheckpointView{ID: c.ID, Phase: c.Phase, SizeBytes: c.SizeBytes, Portable: c.Portable})
+}
+
+func text(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -1,0 +1,56 @@
+package events
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Worker is what a worker says of itself in the workers' bucket, renewed every second.
+// Fields may be added, none renamed.
+type Worker struct {
+	Name  string `json:"name"`
+	Host  string `json:"host"`
+	State string `json:"state"` // ready or draining
+	Slots int    `json:"slots"`
+	Free  int    `json:"free"`
+	// Pools maps a pool token to the allowed path behind it, "" for a named pool.
+	Pools     map[string]string `json:"pools"`
+	Isolation string            `json:"isolation"`
+	// Guarantees maps a guarantee's name to enforced, best_effort or absent.
+	Guarantees map[string]string `json:"guarantees"`
+	Labels     map[string]string `json:"labels,omitempty"`
+	Version    string            `json:"version"`
+	Started    time.Time         `json:"started"`
+}
+
+// WorkerInterval is how often a worker renews its record; the bucket's TTL says when one
+// that stopped doing so is gone.
+const WorkerInterval = time.Second
+
+// PoolToken is the pool of plans on paths at or below the allowed path entry of a host:
+// "h-<host id>-<first 8 hex of sha256 of the entry>" (design 3.3).
+func PoolToken(hostID, entry string) string {
+	sum := sha256.Sum256([]byte(entry))
+	return "h-" + strings.ToLower(hostID) + "-" + hex.EncodeToString(sum[:4])
+}
+
+// PathPool returns the token of the longest entry of pools that contains path on the
+// given worker's host, or "" if it lists none.
+func (w Worker) PathPool(path string) string {
+	token, longest := "", -1
+	for t, entry := range w.Pools {
+		if entry != "" && len(entry) > longest && Within(entry, path) {
+			token, longest = t, len(entry)
+		}
+	}
+	return token
+}
+
+// Within tells whether path is dir or lies below it; both are clean and absolute.
+func Within(dir, path string) bool {
+	dir, path = filepath.Clean(dir), filepath.Clean(path)
+	return dir == path || dir == "/" || strings.HasPrefix(path, dir+"/")
+}

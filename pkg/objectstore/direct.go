@@ -1,0 +1,235 @@
+package objectstore
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Direct gets (ADR-31) read stored messages by plain requests: no consumer to create or
+// to lose, and the end of the messages is an answer, not a silence.
+
+const (
+	// chunkBatch chunks are asked for at once: 2 MiB, which a link of 256 KiB/s passes
+	// within the server's write deadline of 10 s.
+	chunkBatch = 4
+	// metaBatch records are asked for at once.
+	metaBatch = 256
+	// pollReconnect is how often a waiting reader looks whether the connection was
+	// replaced: answers to a request of the old one never come.
+	pollReconnect = 250 * time.Millisecond
+
+	statusHeader   = "Status"
+	statusBatchEnd = "204"
+	statusNoMsg    = "404"
+)
+
+// directGet is the request; field names are the server's (JSApiMsgGetRequest).
+type directGet struct {
+	Seq     uint64 `json:"seq,omitempty"`
+	LastFor string `json:"last_by_subj,omitempty"`
+	NextFor string `json:"next_by_subj,omitempty"`
+	Batch   int    `json:"batch,omitempty"`
+}
+
+func (s *JetStream) directSubject() string {
+	o := s.js.Options()
+	prefix := "$JS.API."
+	switch {
+	case o.APIPrefix != "":
+		prefix = o.APIPrefix + "."
+	case o.Domain != "":
+		prefix = "$JS." + o.Domain + ".API."
+	}
+	return prefix + "DIRECT.GET." + s.streamName()
+}
+
+// lastMsg returns the newest message of a subject, or ErrNotFound.
+func (s *JetStream) lastMsg(ctx context.Context, subject string) (*nats.Msg, error) {
+	req, err := json.Marshal(directGet{LastFor: subject})
+	if err != nil {
+		return nil, err
+	}
+	var msg *nats.Msg
+	err = s.ask(ctx, func(ctx context.Context) (err error) {
+		msg, err = s.js.Conn().RequestWithContext(ctx, s.directSubject(), req)
+		return err
+	})
+	if err != nil {
+		return nil, s.noBucket(err)
+	}
+	switch status := msg.Header.Get(statusHeader); status {
+	case "":
+		return msg, nil
+	case statusNoMsg:
+		return nil, ErrNotFound
+	default:
+		return nil, directError(msg)
+	}
+}
+
+// ask repeats a request that changes nothing when its answer does not come: a connection
+// that is replaced loses both. It gives up with ErrStalled.
+func (s *JetStream) ask(ctx context.Context, request func(context.Context) error) error {
+	whole, cancel := context.WithTimeout(ctx, s.o.Stall)
+	defer cancel()
+	for {
+		once, cancel := context.WithTimeout(whole, requestTimeout)
+		err := request(once)
+		cancel()
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case whole.Err() != nil:
+			return fmt.Errorf("%w for %v: the server does not answer", ErrStalled, s.o.Stall)
+		case !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout):
+			return err
+		}
+	}
+}
+
+// noBucket explains what it means that nobody answers.
+func (s *JetStream) noBucket(err error) error {
+	if errors.Is(err, nats.ErrNoResponders) {
+		return fmt.Errorf("bucket %q is absent, allows no direct gets, or JetStream is not ready: %w", s.o.Bucket, err)
+	}
+	return err
+}
+
+func directError(msg *nats.Msg) error {
+	return fmt.Errorf("direct get: status %s %s", msg.Header.Get(statusHeader), msg.Header.Get("Description"))
+}
+
+// stored returns the sequence and the time that the server gave a message.
+func stored(msg *nats.Msg) (uint64, time.Time, error) {
+	seq, err := strconv.ParseUint(msg.Header.Get(jetstream.SequenceHeader), 10, 64)
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("direct get: header %s: %w", jetstream.SequenceHeader, err)
+	}
+	at, err := time.Parse(time.RFC3339Nano, msg.Header.Get(jetstream.TimeStampHeaer))
+	if err != nil {
+		return 0, time.Time{}, fmt.Errorf("direct get: header %s: %w", jetstream.TimeStampHeaer, err)
+	}
+	return seq, at, nil
+}
+
+// batchReader yields the messages of a subject in the order stored. It resumes by
+// sequence after a lost connection, and has nothing to clean up but its inbox.
+type batchReader struct {
+	s       *JetStream
+	subject string
+	batch   int
+
+	nextSeq uint64
+	got     int // messages received of the present batch
+	sub     *nats.Subscription
+	conns   uint64 // reconnects seen when the present batch was asked for
+}
+
+func (s *JetStream) newBatchReader(subject string, batch int) *batchReader {
+	return &batchReader{s: s, subject: subject, batch: batch, nextSeq: 1}
+}
+
+// next returns the next message, or io.EOF after the last one that is stored now.
+func (r *batchReader) next(ctx context.Context) (*nats.Msg, error) {
+	idle := time.Now()
+	for {
+		if r.sub == nil {
+			if err := r.request(); err != nil {
+				return nil, err
+			}
+		}
+		msg, err := r.wait(ctx)
+		switch {
+		case ctx.Err() != nil:
+			r.close()
+			return nil, ctx.Err()
+		case err == nil:
+			if msg, err := r.take(msg); msg != nil || err != nil {
+				return msg, err
+			}
+		case time.Since(idle) > r.s.o.Stall:
+			r.close()
+			return nil, fmt.Errorf("%w for %v", ErrStalled, r.s.o.Stall)
+		case r.s.js.Conn().Stats().Reconnects != r.conns:
+			r.close()
+		case !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout):
+			r.close()
+			return nil, r.s.noBucket(err)
+		}
+	}
+}
+
+// wait returns a message of the present batch, or an error after pollReconnect.
+func (r *batchReader) wait(ctx context.Context) (*nats.Msg, error) {
+	ctx, cancel := context.WithTimeout(ctx, min(pollReconnect, r.s.o.Stall))
+	defer cancel()
+	return r.sub.NextMsgWithContext(ctx)
+}
+
+// take sorts out what an answer is: a message, the end of a batch (nil, nil), the end of
+// all (io.EOF).
+func (r *batchReader) take(msg *nats.Msg) (*nats.Msg, error) {
+	switch msg.Header.Get(statusHeader) {
+	case "":
+		seq, _, err := stored(msg)
+		if err != nil {
+			r.close()
+			return nil, err
+		}
+		r.nextSeq = seq + 1
+		r.got++
+		return msg, nil
+	case statusBatchEnd:
+		full := r.got == r.batch
+		r.close()
+		if !full && msg.Header.Get("Nats-Num-Pending") == "0" {
+			return nil, io.EOF
+		}
+		return nil, nil
+	case statusNoMsg:
+		r.close()
+		return nil, io.EOF
+	default:
+		r.close()
+		return nil, directError(msg)
+	}
+}
+
+// request asks for the batch that begins at nextSeq.
+func (r *batchReader) request() error {
+	req, err := json.Marshal(directGet{Seq: r.nextSeq, NextFor: r.subject, Batch: r.batch})
+	if err != nil {
+		return err
+	}
+	conn := r.s.js.Conn()
+	sub, err := conn.SubscribeSync(conn.NewInbox())
+	if err != nil {
+		return err
+	}
+	r.sub, r.got, r.conns = sub, 0, conn.Stats().Reconnects
+	if err := conn.PublishRequest(r.s.directSubject(), sub.Subject, req); err != nil {
+		r.close()
+		return err
+	}
+	return nil
+}
+
+// close drops the present batch; the next one starts after the last message returned.
+func (r *batchReader) close() {
+	if r.sub == nil {
+		return
+	}
+	// The only errors are a closed connection and a subscription that is gone already.
+	_ = r.sub.Unsubscribe()
+	r.sub = nil
+}

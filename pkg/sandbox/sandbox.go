@@ -1,0 +1,289 @@
+// Package sandbox joins a view of layers with an isolated init into a sandbox: a place
+// where steps run, whose changes can be closed into a layer, dropped, or handed on.
+//
+// The strategies (none, copy_on_write, git_worktree) differ only in the base and the view
+// they are given. The package knows layers and inits; it must not know plans, events,
+// records or NATS.
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"sync"
+
+	"github.com/warmfleet/warmfleet/internal/isolate"
+	"github.com/warmfleet/warmfleet/internal/layer"
+)
+
+// ErrClosed is returned by every call on a sandbox that was cleaned up.
+var ErrClosed = errors.New("sandbox: closed")
+
+// Host is what a worker makes sandboxes of.
+type Host struct {
+	Cache   *layer.Cache
+	Mounter isolate.Mounter
+	Report  isolate.Report
+	// Init hands over a started init of the asked network mode, warm or cold.
+	Init func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error)
+	// Notify, if set, is told each change of state, in order. It must not call the sandbox.
+	Notify func(id string, from, to State, cause error)
+}
+
+// Spec says what a sandbox starts from.
+type Spec struct {
+	ID       string
+	Strategy Strategy
+	// Chain is the base and the layers of the checkpoint to start from, bottom first.
+	Chain layer.Chain
+	// Network is none or allow.
+	Network string
+	// Path and Index are the original and its stat index; strategy none only.
+	Path  string
+	Index *layer.Index
+}
+
+// Sandbox is a writable view of a chain with a live init. Its methods are safe for
+// concurrent use, but a Freeze or Reset waits for nothing: a command that runs meanwhile is killed.
+type Sandbox struct {
+	host Host
+	spec Spec
+
+	mu     sync.Mutex
+	state  State
+	view   layer.View
+	init   *isolate.Init
+	driver string
+}
+
+// New makes a sandbox and returns it active, or errored and cleaned up with the cause.
+func New(ctx context.Context, host Host, spec Spec) (*Sandbox, error) {
+	s := &Sandbox{host: host, spec: spec, state: Pending}
+	if err := s.build(ctx); err != nil {
+		s.move(Errored, err)
+		s.release()
+		s.move(CleanedUp, nil)
+		return nil, fmt.Errorf("sandbox: create %q: %w", spec.ID, err)
+	}
+	return s, nil
+}
+
+func (s *Sandbox) build(ctx context.Context) error {
+	view, driver, err := s.openView(ctx)
+	if err != nil {
+		return err
+	}
+	s.view, s.driver = view, driver
+	s.move(Created, nil)
+	s.init, err = s.host.Init(ctx, s.spec.Network, s.spec.Strategy == None)
+	if err != nil {
+		return err
+	}
+	if err := s.attach(ctx); err != nil {
+		return err
+	}
+	s.move(Active, nil)
+	return nil
+}
+
+// openView picks the cheapest view that works here and names it.
+func (s *Sandbox) openView(ctx context.Context) (layer.View, string, error) {
+	c := s.host.Cache
+	if s.spec.Strategy == None {
+		v, err := c.OpenInPlace(ctx, s.spec.Path, s.spec.Chain, s.spec.Index)
+		return v, "in_place", err
+	}
+	if s.host.Report.Overlay {
+		v, err := c.OpenOverlay(s.spec.Chain)
+		return v, "overlay", err
+	}
+	v, err := c.OpenCopy(ctx, s.spec.Chain)
+	return v, "copy", err
+}
+
+func (s *Sandbox) attach(ctx context.Context) error {
+	m := s.view.Mount()
+	if s.host.Report.Rung == isolate.RungBare {
+		return s.init.AttachDir(ctx, m.Bind)
+	}
+	var mount *os.File
+	var err error
+	if m.Bind != "" {
+		mount, err = s.host.Mounter.Bind(ctx, isolate.Bind{Dir: m.Bind, IDMap: m.IDMap})
+	} else {
+		mount, err = s.host.Mounter.Overlay(ctx, isolate.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work})
+	}
+	if err != nil {
+		return err
+	}
+	defer mount.Close() // a second descriptor would keep the mount busy at detach
+	return s.init.Attach(ctx, mount)
+}
+
+// ID is the sandbox's id.
+func (s *Sandbox) ID() string { return s.spec.ID }
+
+// Strategy is the strategy the sandbox was made with.
+func (s *Sandbox) Strategy() Strategy { return s.spec.Strategy }
+
+// Driver names the view: overlay, copy or in_place.
+func (s *Sandbox) Driver() string { return s.driver }
+
+// State is the present state.
+func (s *Sandbox) State() State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// Chain is the closed layers under the open one.
+func (s *Sandbox) Chain() layer.Chain {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.view == nil {
+		return nil
+	}
+	return s.view.Chain()
+}
+
+// BaseEnv is the environment that every command in the sandbox needs, as NAME=value.
+func (s *Sandbox) BaseEnv() []string { return s.init.BaseEnv() }
+
+// Exec runs a command in the workspace; see isolate.Init.Exec.
+func (s *Sandbox) Exec(ctx context.Context, c isolate.Command) (isolate.Result, error) {
+	in, err := s.live()
+	if err != nil {
+		return isolate.Result{}, err
+	}
+	return in.Exec(ctx, c)
+}
+
+// ReadFile reads at most limit bytes of a file of the workspace; a larger file is an error.
+func (s *Sandbox) ReadFile(ctx context.Context, path string, limit int64) ([]byte, fs.FileMode, error) {
+	in, err := s.live()
+	if err != nil {
+		return nil, 0, err
+	}
+	return in.ReadFile(ctx, path, limit)
+}
+
+// WriteFile replaces a file of the workspace whole, making its parents.
+func (s *Sandbox) WriteFile(ctx context.Context, w isolate.FileWrite) error {
+	in, err := s.live()
+	if err != nil {
+		return err
+	}
+	return in.WriteFile(ctx, w)
+}
+
+func (s *Sandbox) live() (*isolate.Init, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != Active {
+		return nil, fmt.Errorf("sandbox: use %q: %w in state %s", s.spec.ID, ErrClosed, s.state)
+	}
+	return s.init, nil
+}
+
+// Freeze closes what changed since the last Freeze into a layer and returns the whole
+// chain. Running commands are killed. On error nothing is lost: the open layer stays.
+func (s *Sandbox) Freeze(ctx context.Context) (layer.Chain, error) {
+	err := s.swap(ctx, Checkpointed, func() error {
+		_, _, err := s.view.Freeze(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("sandbox: checkpoint %q: %w", s.spec.ID, err)
+	}
+	return s.Chain(), nil
+}
+
+// Reset drops the open layer and shows exactly chain. Running commands are killed.
+// When it fails the tree is as it was before the call.
+func (s *Sandbox) Reset(ctx context.Context, chain layer.Chain) error {
+	err := s.swap(ctx, RolledBack, func() error { return s.view.Reset(ctx, chain) })
+	if err != nil {
+		return fmt.Errorf("sandbox: roll back %q: %w", s.spec.ID, err)
+	}
+	return nil
+}
+
+// swap detaches the workspace, changes the view and attaches it again.
+func (s *Sandbox) swap(ctx context.Context, via State, change func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.state.Next(via); err != nil {
+		return err
+	}
+	if err := s.init.Detach(ctx); err != nil {
+		return err
+	}
+	changed := change()
+	if changed == nil {
+		s.moveLocked(via, nil)
+	}
+	if err := s.attach(ctx); err != nil {
+		return errors.Join(changed, err)
+	}
+	if changed != nil {
+		return changed
+	}
+	s.moveLocked(Active, nil)
+	return nil
+}
+
+// Commit marks that the sandbox's changes were handed on; only Close may follow.
+func (s *Sandbox) Commit() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.state.Next(Committed); err != nil {
+		return err
+	}
+	s.moveLocked(Committed, nil)
+	return nil
+}
+
+// Close ends the init and everything in it and removes the open layer. Closing twice is fine.
+func (s *Sandbox) Close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state == CleanedUp {
+		return nil
+	}
+	if s.state == Active {
+		s.moveLocked(RolledBack, nil) // never applied: what is open is dropped with the sandbox
+	}
+	err := s.release()
+	s.moveLocked(CleanedUp, err)
+	return err
+}
+
+func (s *Sandbox) release() error {
+	var errs []error
+	if s.init != nil {
+		errs = append(errs, s.init.Close())
+	}
+	if s.view != nil {
+		errs = append(errs, s.view.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Sandbox) move(to State, cause error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.moveLocked(to, cause)
+}
+
+func (s *Sandbox) moveLocked(to State, cause error) {
+	from := s.state
+	if err := from.Next(to); err != nil {
+		panic(err) // callers check first: reaching this is a bug here
+	}
+	s.state = to
+	if s.host.Notify != nil {
+		s.host.Notify(s.spec.ID, from, to, cause)
+	}
+}

@@ -1,0 +1,189 @@
+// Package test holds the tests of the whole project.
+package test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/warmfleet/warmfleet/"
+
+// rule says which packages of the project a package may import. A name stands for the
+// package and for everything below it that has no rule of its own; packages of one rule may
+// import each other. The order is from the bottom up: a rule only names those before it.
+type rule struct {
+	pkg string
+	may []string
+	why string
+}
+
+var everything = []string{"internal", "pkg"}
+
+var rules = []rule{
+	{"internal/version", nil, "a constant of the build: it needs nothing"},
+	{"internal/statedir", nil, "files and locks that any package may keep its data with"},
+	{"internal/natsboot", []string{"internal/statedir"}, "starts or reaches a server, whatever is said over it"},
+	{"internal/fault", nil, "injects failures into anything, so it can know nothing"},
+	{"internal/kv", nil, "keeps records whose meaning belongs to others"},
+	{"internal/isolate", nil, "is linked into the lean init, where every package costs start-up time and memory"},
+	{"internal/layer", nil, "file trees mean the same whoever makes them"},
+	{"internal/base", []string{"internal/layer", "internal/statedir"}, "makes layers of a directory; what they are for is not its business"},
+	{"internal/gitrepo", []string{"internal/layer", "internal/statedir"}, "makes layers of a repository; what they are for is not its business"},
+	{"pkg/objectstore", nil, "keeps bytes under names; users of the store alone need nothing else"},
+	{"pkg/events", nil, "scheduler and worker meet here, so it can know neither"},
+	{"pkg/api", []string{"pkg/events"}, "types of requests and replies for programs outside the fleet"},
+	{"pkg/warmpool", nil, "a pure core: what it keeps warm is its caller's business"},
+	{"pkg/plan/applier", []string{"internal/layer", "internal/statedir"}, "changes an original from a difference, whatever plan made it"},
+	{"pkg/checkpoint", []string{"internal/kv", "internal/layer", "pkg/objectstore"}, "composes layers, store and records; sandboxes come to it through an interface"},
+	{"pkg/sandbox", []string{"internal/base", "internal/gitrepo", "internal/isolate", "internal/layer"}, "composes layers and isolation; plans and messages are above it"},
+	{"pkg/plan", nil, "the format is read by services and tools that run nothing"},
+	{"pkg/plan/executor", []string{"internal/isolate", "pkg/checkpoint", "pkg/events", "pkg/plan"}, "runs steps in any sandbox; queues and claims are above it"},
+	{"pkg/client", []string{"pkg/api", "pkg/events", "pkg/plan"}, "the SDK must not bring the fleet into programs that only talk to it"},
+	{"internal/scheduler", []string{
+		"internal/kv", "internal/version", "pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/warmpool",
+	}, "decides and records; it runs nothing, and meets workers in pkg/events only"},
+	{"internal/worker", []string{
+		"internal/base", "internal/gitrepo", "internal/isolate", "internal/kv", "internal/layer", "internal/statedir", "internal/version",
+		"pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/plan/applier", "pkg/plan/executor",
+		"pkg/sandbox", "pkg/warmpool",
+	}, "composes what runs a plan, and meets schedulers in pkg/events only"},
+	{"internal/fleet", everything, "wires processes of the fleet together and is the only one that knows all of it"},
+	{"cmd/warmfleet-init", []string{"internal/isolate"}, "is PID 1 of every sandbox: it stays small"},
+	{"cmd", everything, "thin mains on top of everything; nothing imports them"},
+	{"bench", everything, "measures everything; nothing imports it"},
+	{"test", everything, "tests everything; nothing imports it"},
+}
+
+// outside says which packages alone may import a module from outside the project.
+var outside = []struct {
+	path string
+	only []string
+	why  string
+}{
+	{"github.com/nats-io/nats-server", []string{"internal/natsboot", "test", "bench"}, "one place starts servers"},
+	{"github.com/nats-io/jsm.go", []string{"internal/natsboot", "cmd"}, "a module before its version 1: one place to change"},
+	{"github.com/otiai10/copy", []string{"internal/layer", "bench"}, "what it loses is put right in one place"},
+	{"github.com/spf13/cobra", []string{"cmd"}, "the command line ends at cmd"},
+	{"github.com/jedib0t/go-pretty", []string{"cmd", "bench"}, "tables are for people"},
+	{"go.yaml.in/yaml", []string{"pkg/plan", "cmd", "internal/scheduler", "internal/worker", "internal/fleet"}, "files of people are read at the edge; no message is YAML"},
+	{"github.com/nats-io", []string{
+		"internal/natsboot", "internal/kv", "internal/scheduler", "internal/worker", "internal/fleet",
+		"pkg/events", "pkg/objectstore", "pkg/client", "cmd", "bench", "test",
+	}, "what makes, keeps, runs and applies files works without a server"},
+}
+
+type listed struct {
+	ImportPath, Name string
+	Imports          []string
+}
+
+func packages(t *testing.T) []listed {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-e", "-json=ImportPath,Name,Imports", "./...")
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []listed
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p listed
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	if len(all) < 5 {
+		t.Fatalf("go list found %d packages", len(all))
+	}
+	return all
+}
+
+func within(pkg, parent string) bool { return pkg == parent || strings.HasPrefix(pkg, parent+"/") }
+
+// ruleFor is the rule with the longest name that holds pkg.
+func ruleFor(pkg string) (rule, bool) {
+	var best rule
+	for _, r := range rules {
+		if within(pkg, r.pkg) && len(r.pkg) > len(best.pkg) {
+			best = r
+		}
+	}
+	return best, best.pkg != ""
+}
+
+// allowed tells whether a package under r may import pkg.
+func allowed(r rule, pkg string) bool {
+	of, known := ruleFor(pkg)
+	return known && (of.pkg == r.pkg || slices.ContainsFunc(r.may, func(name string) bool {
+		return name == of.pkg || (name == "internal" || name == "pkg") && within(of.pkg, name)
+	}))
+}
+
+func TestImports_FollowTheRules(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		r, ok := ruleFor(name)
+		if !ok {
+			t.Errorf("%s has no rule: add one to rules, with its reason", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			if other, ours := strings.CutPrefix(imported, module); ours && !allowed(r, other) {
+				t.Errorf("%s imports %s, but %s", name, other, r.why)
+			}
+		}
+	}
+}
+
+func TestImports_FromOutsideStayAtTheirPlace(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		for _, imported := range p.Imports {
+			for _, o := range outside {
+				if within(imported, o.path) && !isTestSuite(name) && !slices.ContainsFunc(o.only, func(in string) bool { return within(name, in) }) {
+					t.Errorf("%s imports %s, but %s", name, imported, o.why)
+				}
+			}
+		}
+	}
+}
+
+// isTestSuite tells packages that hold conformance suites, which only tests import.
+func isTestSuite(pkg string) bool { return strings.HasSuffix(pkg, "test") }
+
+func TestImports_ProgramsLinkNoTestCode(t *testing.T) {
+	for _, p := range packages(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		if isTestSuite(name) {
+			continue
+		}
+		for _, imported := range p.Imports {
+			if imported == "testing" || strings.HasPrefix(imported, module) && isTestSuite(imported) {
+				t.Errorf("%s imports %s, but programs must not link test code", name, imported)
+			}
+		}
+	}
+}
+
+func TestImports_RulesOnlyNameWhatIsBelow(t *testing.T) {
+	seen := map[string]bool{"internal": true, "pkg": true}
+	for _, r := range rules {
+		for _, name := range r.may {
+			if !seen[name] {
+				t.Errorf("the rule of %s names %s, which has no rule before it", r.pkg, name)
+			}
+		}
+		if r.why == "" {
+			t.Errorf("the rule of %s has no reason", r.pkg)
+		}
+		seen[r.pkg] = true
+	}
+}
