@@ -19,7 +19,7 @@ import (
 
 // settleTime keeps the times of checked-out files clear of the present, in seconds: a step that
 // rewrites a file with as many bytes in the second of its mtime would go unnoticed by git.
-const settleTime = 0
+const settleTime = 10
 
 // workshop is where layers of one source are made: a git directory of our own with the source's
 // object format and shallow boundary and no objects, refs or foreign settings. Its user holds the

@@ -273,7 +273,7 @@ func TestInit_Exec_Queue(t *testing.T) {
 		go func() {
 			var out bytes.Buffer
 			r, err := b.Exec(testContext(t), isolate.Command{
-				Argv: []string{"/bin/sh", "-c", fmt.Sprintf("ps ax | grep -c '[s]h -c ps'; exit %d", n)}, Env: b.BaseEnv(), Stdout: &out,
+				Argv: []string{"/bin/sh", "-c", fmt.Sprintf("mkdir lock && sleep 0.02 && rmdir lock && echo 1; exit %d", n)}, Env: b.BaseEnv(), Stdout: &out,
 			})
 			if err == nil && (plainOf(r).Code != n || out.String() != "1\n") {
 				err = fmt.Errorf("command %d: got %+v, %q", n, plainOf(r), out.String())

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +28,11 @@ func TestInit_SurvivesSignals(t *testing.T) {
 	}
 	// As sent by sigqueue: the Go runtime would take SIGSEGV with such a code for its own fault.
 	queue := `use strict; for my $sig (1..64) { for my $code (-1, -2, -3, -6, -60) { my $info = pack("i3x4i2Q", $sig, 0, $code, $$, 1000, 0) . ("\0" x 128); syscall(129, 1, $sig, $info); } }`
-	b.sh("perl -e '" + queue + "'")
+	// A thread of init that is in the handler of SIGURG blocks everything meanwhile.
+	flood := `(perl -e 'while (1) { kill "URG", 1 }' &); (perl -e 'while (1) { kill "URG", 1 }' &); `
+	for range 3 {
+		b.sh(flood + "perl -e '" + queue + "'")
+	}
 	b.sh("kill -TERM -1; kill -KILL -1; kill -STOP 1")
 	b.sh("gdb -p 1 -batch; cat /proc/1/mem; strace -p 1 -o /dev/null & sleep 0.1")
 	if out, r := b.sh("echo alive"); out != "alive\n" || r.Cause != isolate.CauseExit {
@@ -75,7 +80,7 @@ func TestInit_Lost(t *testing.T) {
 func TestInit_Close(t *testing.T) {
 	b := newBox(t, isolate.Config{})
 	ended := make(chan isolate.Result)
-	_, pids := b.Pid(), make(chan []int, 1)
+	pids := make(chan []int, 1)
 	go func() {
 		r, _ := b.Exec(testContext(t), isolate.Command{
 			Argv: []string{"/bin/sh", "-c", "setsid sleep 60 & sleep 60"}, Env: b.BaseEnv(),
@@ -254,5 +259,20 @@ func TestInit_Detach_Busy(t *testing.T) {
 	}
 	if err := b.Detach(ctx); err != nil {
 		t.Error(err)
+	}
+}
+
+// Commands start with every signal at its default, whatever the worker ignores.
+func TestInit_CommandsHaveCleanSignals(t *testing.T) {
+	ignored := []os.Signal{unix.SIGHUP, unix.SIGINT, unix.SIGPIPE, unix.SIGTERM, unix.SIGUSR1, unix.SIGTSTP, syscall.Signal(40)}
+	signal.Ignore(ignored...)
+	defer signal.Reset(ignored...)
+	b := newBox(t, isolate.Config{})
+	out, _ := b.sh("", func(c *isolate.Command) {
+		c.Argv = []string{"/bin/grep", "-E", "Sig(Ign|Blk)", "/proc/self/status"}
+	})
+	want := "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"
+	if out != want {
+		t.Errorf("got:\n%swant:\n%s", out, want)
 	}
 }

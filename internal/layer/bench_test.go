@@ -27,17 +27,8 @@ func benchTree(b *testing.B) string {
 	return dir
 }
 
-func benchCache(b *testing.B) *Cache {
-	b.Helper()
-	o := testOptions(b)
-	c, err := OpenCache(filepath.Join(scratch(b), "cache"), o)
-	must(b, err)
-	b.Cleanup(func() { must(b, c.Close()) })
-	return c
-}
-
 func BenchmarkCache_CaptureFirst(b *testing.B) {
-	dir, c := benchTree(b), benchCache(b)
+	dir, c := benchTree(b), openTestCache(b, testOptions(b))
 	for b.Loop() {
 		l, _, _, err := c.Capture(context.Background(), dir, nil)
 		must(b, err)
@@ -46,7 +37,7 @@ func BenchmarkCache_CaptureFirst(b *testing.B) {
 }
 
 func BenchmarkCache_CaptureUnchanged(b *testing.B) {
-	dir, c := benchTree(b), benchCache(b)
+	dir, c := benchTree(b), openTestCache(b, testOptions(b))
 	_, idx, _, err := c.Capture(context.Background(), dir, nil)
 	must(b, err)
 	_, idx, _, err = c.Capture(context.Background(), dir, idx) // whatever was racy is settled now
@@ -61,7 +52,7 @@ func BenchmarkCache_CaptureUnchanged(b *testing.B) {
 }
 
 func BenchmarkIndex_Decode(b *testing.B) {
-	dir, c := benchTree(b), benchCache(b)
+	dir, c := benchTree(b), openTestCache(b, testOptions(b))
 	_, idx, _, err := c.Capture(context.Background(), dir, nil)
 	must(b, err)
 	var buf bytes.Buffer
@@ -73,7 +64,7 @@ func BenchmarkIndex_Decode(b *testing.B) {
 }
 
 func BenchmarkCache_OpenCopy(b *testing.B) {
-	dir, c := benchTree(b), benchCache(b)
+	dir, c := benchTree(b), openTestCache(b, testOptions(b))
 	l, _, _, err := c.Capture(context.Background(), dir, nil)
 	must(b, err)
 	for b.Loop() {
@@ -85,7 +76,7 @@ func BenchmarkCache_OpenCopy(b *testing.B) {
 
 // BenchmarkView_FreezeOverlay closes a layer with 1 MB in one file; nothing has to be mounted for that.
 func BenchmarkView_FreezeOverlay(b *testing.B) {
-	dir, c := benchTree(b), benchCache(b)
+	dir, c := benchTree(b), openTestCache(b, testOptions(b))
 	l, _, _, err := c.Capture(context.Background(), dir, nil)
 	must(b, err)
 	v, err := c.OpenOverlay(Chain{l})

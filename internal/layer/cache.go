@@ -144,14 +144,25 @@ func (c *Cache) probe() error {
 	return errors.Join(err, s.Discard())
 }
 
+// readNames learns the names of closed layers, and removes those that a crash of the machine may have damaged.
 func (c *Cache) readNames() error {
-	entries, err := os.ReadDir(c.dir)
+	ids, err := c.Layers()
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		m, err := readMeta(filepath.Join(c.dir, e.Name()))
-		if err == nil && m.Name != "" && m.Trusted == c.opt.Trusted {
+	for _, id := range ids {
+		m, err := readMeta(filepath.Join(c.dir, id))
+		if errors.Is(err, fs.ErrNotExist) {
+			c.opt.Log.Warn().Err(err).Str("layer", id).Msg("layer removed from the cache")
+			if err := c.bury(id); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if m.Name != "" && m.Trusted == c.opt.Trusted {
 			c.named[m.Name] = m.ID
 		}
 	}
@@ -219,6 +230,11 @@ func (c *Cache) Remove(id string) error {
 		delete(c.named, l.Name)
 	}
 	c.mu.Unlock()
+	return c.bury(id)
+}
+
+// bury takes a layer out of the cache in one step before its files go.
+func (c *Cache) bury(id string) error {
 	grave := filepath.Join(c.staging, "removed-"+id)
 	if err := os.Rename(filepath.Join(c.dir, id), grave); err != nil {
 		return fmt.Errorf("layer: remove %q: %w", id, err)

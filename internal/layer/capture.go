@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -22,26 +23,44 @@ const captureTries = 3
 // owner of dir, or stays what it is in old. Sockets, and what the caller may not read, are listed in the
 // layer's and the index's Lost. A file that changes during each of three reads is an error that names it.
 func (c *Cache) Capture(ctx context.Context, dir string, old *Index) (Layer, *Index, bool, error) {
-	root, err := openFolder(dir, needRead)
+	return c.capture(ctx, captureJob{dir: dir, old: old})
+}
+
+type captureJob struct {
+	dir string
+	old *Index
+	// quiet: nothing writes in dir meanwhile, and the layer need not survive the machine.
+	quiet bool
+}
+
+func (j captureJob) durability() durability {
+	if j.quiet {
+		return untilReboot
+	}
+	return durable
+}
+
+func (c *Cache) capture(ctx context.Context, job captureJob) (Layer, *Index, bool, error) {
+	root, err := openFolder(job.dir, needRead)
 	if err != nil {
-		return Layer{}, nil, false, fmt.Errorf("layer: capture %q: %w", dir, err)
+		return Layer{}, nil, false, fmt.Errorf("layer: capture %q: %w", job.dir, err)
 	}
 	defer root.close()
 	for try := 1; ; try++ {
-		l, x, changed, err := c.captureOnce(ctx, root, old)
+		l, x, changed, err := c.captureOnce(ctx, root, job)
 		if errors.Is(err, fs.ErrNotExist) && try < captureTries && ctx.Err() == nil {
 			continue // a path went away between being seen and being read
 		}
 		if err != nil {
-			return Layer{}, nil, false, fmt.Errorf("layer: capture %q: %w", dir, err)
+			return Layer{}, nil, false, fmt.Errorf("layer: capture %q: %w", job.dir, err)
 		}
 		return l, x, changed, nil
 	}
 }
 
-func (c *Cache) captureOnce(ctx context.Context, root *folder, old *Index) (Layer, *Index, bool, error) {
-	base := old
-	if old == nil {
+func (c *Cache) captureOnce(ctx context.Context, root *folder, job captureJob) (Layer, *Index, bool, error) {
+	base := job.old
+	if base == nil {
 		st, err := root.stat(".")
 		if err != nil {
 			return Layer{}, nil, false, err
@@ -49,10 +68,10 @@ func (c *Cache) captureOnce(ctx context.Context, root *folder, old *Index) (Laye
 		base = &Index{SelfUID: int(st.Uid), SelfGID: int(st.Gid)}
 	}
 	s, err := scanDir(ctx, root, base)
-	if err != nil {
-		return Layer{}, nil, false, err
+	if err == nil && !job.quiet {
+		err = s.settle()
 	}
-	if err := s.settle(); err != nil {
+	if err != nil {
 		return Layer{}, nil, false, err
 	}
 	changed, err := c.judge(s)
@@ -62,7 +81,7 @@ func (c *Cache) captureOnce(ctx context.Context, root *folder, old *Index) (Laye
 	if !changed {
 		return Layer{}, s.newIndex(), false, nil
 	}
-	l, err := c.writeScan(s, old == nil)
+	l, err := c.writeScan(s, job)
 	return l, s.newIndex(), true, err
 }
 
@@ -78,6 +97,9 @@ func (c *Cache) judge(s *scan) (bool, error) {
 		err := s.loadXattrs(f)
 		if err == nil {
 			f.changed, err = c.differs(s, f)
+		}
+		if errors.Is(err, fs.ErrNotExist) && f.Type == File {
+			f.changed, err = true, nil // it went away; reading it will tell
 		}
 		if err != nil {
 			return false, fmt.Errorf("read %q: %w", f.Path, err)
@@ -145,7 +167,7 @@ func (c *Cache) contentDiffers(root *folder, old *indexed) (bool, error) {
 func (c *Cache) treeOf(id string) string { return filepath.Join(c.dir, id, treeDir) }
 
 // writeScan makes the layer of what is new, changed and deleted.
-func (c *Cache) writeScan(s *scan, all bool) (Layer, error) {
+func (c *Cache) writeScan(s *scan, job captureJob) (Layer, error) {
 	stage, err := c.Stage()
 	if err != nil {
 		return Layer{}, err
@@ -154,7 +176,7 @@ func (c *Cache) writeScan(s *scan, all bool) (Layer, error) {
 	if err != nil {
 		return Layer{}, errors.Join(err, stage.Discard())
 	}
-	cw := captureWriter{writer: w, scan: s, layer: stage.id, whole: all}
+	cw := captureWriter{writer: w, scan: s, layer: stage.id, whole: job.old == nil}
 	if err := cw.run(); err != nil {
 		return Layer{}, errors.Join(err, w.abort(), stage.Discard())
 	}
@@ -164,7 +186,7 @@ func (c *Cache) writeScan(s *scan, all bool) (Layer, error) {
 	meta := w.meta()
 	meta.Lost = append(meta.Lost, s.lost...)
 	meta.SelfUID, meta.SelfGID = &s.index.SelfUID, &s.index.SelfGID
-	return stage.Commit(meta)
+	return stage.commitOr(meta, job.durability())
 }
 
 // captureWriter copies the changed paths of a scan into a layer.
@@ -256,6 +278,8 @@ func (w *captureWriter) addFile(f *scanned) error {
 	for try := 1; ; try++ {
 		err := w.copyFile(dir, name, f)
 		switch {
+		case errors.Is(err, fs.ErrNotExist) && !w.isFirst(f.Path):
+			return w.leaveOut(f)
 		case errors.Is(err, errChanged) && try < captureTries && w.scan.ctx.Err() == nil:
 			if err := w.undo(f.Path); err != nil {
 				return err
@@ -266,6 +290,20 @@ func (w *captureWriter) addFile(f *scanned) error {
 			return nil
 		}
 	}
+}
+
+// isFirst tells whether p has names that are linked to it.
+func (w *captureWriter) isFirst(p Path) bool {
+	return slices.ContainsFunc(w.scan.found, func(f *scanned) bool { return f.HardLink == p })
+}
+
+// leaveOut drops a file that went away between being seen and being read.
+func (w *captureWriter) leaveOut(f *scanned) error {
+	f.vanished = true
+	if f.old == nil {
+		return nil
+	}
+	return w.whiteout(f.Path)
 }
 
 // undo removes a file that was put.

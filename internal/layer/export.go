@@ -36,7 +36,8 @@ func Export(ctx context.Context, tars []Source, w io.Writer) error {
 // ExportWith writes the tree that a chain of packed layers, bottom first, makes up: a PAX tar with real names, no
 // whiteouts, GNU sparse 1.0, SCHILY.xattr.* and nanosecond times, the root "./" first,
 // names in byte order and each directory followed by what is in it: GNU tar gives a directory its mode and time as
-// soon as another comes. `tar --xattrs -xpS` restores it. Names that are one file in a layer stay one file, as far
+// soon as another comes. `tar --xattrs -xpS` restores it; capabilities and ACLs, which are attributes outside of
+// user.*, need --xattrs-include='*' as well. Names that are one file in a layer stay one file, as far
 // as no layer above replaced them. It needs no cache and no privilege. Nothing is written to w before every
 // layer was read and verified; ErrCorrupt or ErrLimit say what is wrong with one.
 func ExportWith(ctx context.Context, tars []Source, w io.Writer, opt ExportOptions) error {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 const (
@@ -35,6 +36,21 @@ type layerMeta struct {
 	Links   [][]Path `json:"links,omitempty"`
 	SelfUID *int     `json:"self_uid,omitempty"`
 	SelfGID *int     `json:"self_gid,omitempty"`
+	// Boot, if set, is the boot of the machine during which the layer was written without being synced to the
+	// disk: it survives the death of any process, and counts as absent after the machine has started again.
+	Boot string `json:"boot,omitempty"`
+}
+
+// bootFile is a random id that Linux makes anew at every start (random(4)).
+const bootFile = "/proc/sys/kernel/random/boot_id"
+
+// bootID is the id of this boot, "" where the kernel does not tell.
+func bootID() string {
+	b, err := os.ReadFile(bootFile)
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
 }
 
 // owned is a list because a JSON object could not hold a path that is not UTF-8.
@@ -52,7 +68,8 @@ func (m layerMeta) owners() map[Path][2]int {
 	return owners
 }
 
-// readMeta reads the record of the layer whose home directory (that of fs and layer.json) is given.
+// readMeta reads the record of the layer whose home directory (that of fs and layer.json) is given. It returns
+// fs.ErrNotExist for a layer that may not be whole after a crash of the machine, or has another form.
 func readMeta(home string) (layerMeta, error) {
 	b, err := os.ReadFile(filepath.Join(home, metaFile))
 	if err != nil {
@@ -60,7 +77,10 @@ func readMeta(home string) (layerMeta, error) {
 	}
 	var m layerMeta
 	if err := json.Unmarshal(b, &m); err != nil {
-		return layerMeta{}, fmt.Errorf("read %s: %w", metaFile, err)
+		return layerMeta{}, fmt.Errorf("read %s: %w", metaFile, errors.Join(fs.ErrNotExist, err))
+	}
+	if m.Boot != "" && m.Boot != bootID() {
+		return layerMeta{}, fmt.Errorf("written before the machine restarted, and not synced: %w", fs.ErrNotExist)
 	}
 	if m.V != metaVersion {
 		return layerMeta{}, fmt.Errorf("%s has version %d, want %d: %w", metaFile, m.V, metaVersion, fs.ErrNotExist)
@@ -69,7 +89,7 @@ func readMeta(home string) (layerMeta, error) {
 	return m, nil
 }
 
-// writeMeta replaces the record as a whole.
+// writeMeta replaces the record as a whole, durably if the layer is durable.
 func writeMeta(home string, m layerMeta) error {
 	b, err := json.Marshal(m)
 	if err != nil {
@@ -81,7 +101,10 @@ func writeMeta(home string, m layerMeta) error {
 		return err
 	}
 	_, err = f.Write(b)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+	if err == nil && m.Boot == "" {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return os.Rename(tmp, filepath.Join(home, metaFile))

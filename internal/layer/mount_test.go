@@ -24,7 +24,6 @@ type childJob struct {
 	Mount   Mount
 	Trusted bool
 	Step    string
-	UID     int // who runs the step, where the child is real root
 	At, Out string
 }
 
@@ -56,7 +55,7 @@ func runChild(file string) error {
 		return fmt.Errorf("mount: %w", err)
 	}
 	var report childReport
-	if err := steps[job.Step](job.At); err != nil {
+	if err := runStep(job.Step, job.At); err != nil {
 		report.Err = err.Error()
 	}
 	snap, err := layertest.Take(job.At)
@@ -110,7 +109,7 @@ func mountOverlay(job childJob) error {
 // inOverlay mounts an overlay view, runs a step in it, and gives what the mount showed before it went.
 func inOverlay(t *testing.T, o Options, m Mount, step string) layertest.Snapshot {
 	t.Helper()
-	dir := t.TempDir()
+	dir := scratch(t)
 	job := childJob{Mount: m, Trusted: o.Trusted, Step: step, At: filepath.Join(dir, "m"), Out: filepath.Join(dir, "out")}
 	must(t, os.Mkdir(job.At, 0o755))
 	must(t, writeGob(filepath.Join(dir, "job"), job))
@@ -167,11 +166,8 @@ func testOptions(t testing.TB) Options {
 
 func openTestCache(t testing.TB, o Options) *Cache {
 	t.Helper()
-	c, err := OpenCache(filepath.Join(t.TempDir(), "cache"), o)
+	c, err := OpenCache(filepath.Join(scratch(t), "cache"), o)
 	must(t, err)
-	t.Cleanup(func() {
-		must(t, c.Close())
-		must(t, RemoveTree(c.dir))
-	})
+	t.Cleanup(func() { must(t, c.Close()) })
 	return c
 }

@@ -39,7 +39,7 @@ func (c *Cache) pack(ctx context.Context, l Layer, w io.Writer) (Packed, error) 
 	if err != nil {
 		return Packed{}, err
 	}
-	sums, err := compress(ctx, w, func(ctx context.Context, w io.Writer) error {
+	sums, err := compress(ctx, w, encode, func(ctx context.Context, w io.Writer) error {
 		return writeTar(ctx, m.Dir, c.opt, m.owners(), w)
 	})
 	if err != nil {
@@ -58,9 +58,12 @@ func (c *Cache) pack(ctx context.Context, l Layer, w io.Writer) (Packed, error) 
 	return p, c.setName(l)
 }
 
+// encoder compresses all of r to w.
+type encoder func(w io.Writer, r io.Reader) error
+
 // compress writes the zstd form of what write produces to w, and reads it back at the same time. The three
 // parts run side by side: making and digesting the tar, compressing, decoding.
-func compress(ctx context.Context, w io.Writer, write func(context.Context, io.Writer) error) (tarSums, error) {
+func compress(ctx context.Context, w io.Writer, enc encoder, write func(context.Context, io.Writer) error) (tarSums, error) {
 	plain, packed := newConveyor(), newConveyor()
 	g, ctx := errgroup.WithContext(ctx)
 	var made, read tarSums
@@ -71,7 +74,7 @@ func compress(ctx context.Context, w io.Writer, write func(context.Context, io.W
 		return plain.finish(err)
 	})
 	g.Go(func() error {
-		err := encode(io.MultiWriter(w, packed), plain)
+		err := enc(io.MultiWriter(w, packed), plain)
 		plain.abandon(err)
 		return packed.finish(err)
 	})
@@ -90,7 +93,7 @@ func compress(ctx context.Context, w io.Writer, write func(context.Context, io.W
 	return read, nil
 }
 
-// encode compresses r to w. Fastest because upload waits for it; one block at a time because the output then does
+// encode is the encoder of every layer. Fastest because upload waits for it; one block at a time because the output then does
 // not depend on the number of processors.
 func encode(w io.Writer, r io.Reader) error {
 	enc, err := zstd.NewWriter(w, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1))

@@ -44,7 +44,7 @@ func (c *Cache) restore(ctx context.Context, job restoreJob) (*Index, error) {
 	}
 	r := &restorer{job: job, root: root, start: time.Now().Add(-racyWindow), dirty: map[Path]bool{}, touched: map[Path]bool{}}
 	x, err := r.run(ctx)
-	return x, errors.Join(err, r.unstage(), root.close())
+	return x, errors.Join(err, r.undoStage(), root.close())
 }
 
 // restorer mirrors the tree of a chain into a directory.
@@ -61,6 +61,7 @@ type restorer struct {
 	touched map[Path]bool // paths whose stat is not that of the scan
 	lost    []Lost
 	self    *Index // numbers of Self
+	placing bool   // the tree itself is being changed
 }
 
 // wanted is one path of the chain and what has to be done for it.
@@ -287,6 +288,18 @@ func (r *restorer) openStage() error {
 	return err
 }
 
+// undoStage removes a stage that was never used, with its trace in the root's times.
+func (r *restorer) undoStage() error {
+	if r.stage == nil {
+		return nil
+	}
+	err := r.unstage()
+	if r.scan != nil && !r.placing {
+		err = errors.Join(err, r.root.setMTime(".", time.Unix(0, r.scan.found[0].stamp.mtime)))
+	}
+	return err
+}
+
 // unstage removes the stage, and the journal directory if nothing else is in it.
 func (r *restorer) unstage() error {
 	if r.stage == nil {
@@ -355,6 +368,7 @@ func (r *restorer) touch(p Path) {
 }
 
 func (r *restorer) removeExtras() error {
+	r.placing = true
 	for _, p := range r.extra {
 		if err := r.removePath(p); err != nil {
 			return fmt.Errorf("remove %q: %w", p, err)

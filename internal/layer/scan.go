@@ -21,6 +21,7 @@ type scanned struct {
 	*indexed          // for a path that is as indexed, the index's own
 	old      *indexed // nil for a path that is new
 	changed  bool     // it must be written to a layer: set by judge
+	vanished bool     // it went away before it could be read
 }
 
 // known tells whether the path is certainly as the index has it.
@@ -84,6 +85,9 @@ func (s *scan) children(f *folder, dir Path) error {
 
 func (s *scan) descend(f *folder, p Path, name string) error {
 	sub, err := f.sub(name, needRead)
+	if gone(err) {
+		return nil // it went away since it was seen; the next scan says so
+	}
 	if errors.Is(err, unix.EACCES) {
 		s.lost = append(s.lost, Lost{p, unreadable + " directory"})
 		return nil
@@ -206,7 +210,9 @@ func (s *scan) newIndex() *Index {
 	x := &Index{SelfUID: s.index.SelfUID, SelfGID: s.index.SelfGID, lost: s.lost}
 	x.entries = make([]*indexed, 0, len(s.found))
 	for _, f := range s.found {
-		x.entries = append(x.entries, f.indexed)
+		if !f.vanished {
+			x.entries = append(x.entries, f.indexed)
+		}
 	}
 	return x
 }

@@ -37,12 +37,28 @@ func (s *Staged) Dir() string { return filepath.Join(s.home, treeDir) }
 
 // Commit makes the layer durable and then visible: the tree and the record reach the disk before the name does.
 func (s *Staged) Commit(m Meta) (Layer, error) {
-	l, err := s.commit(Layer{Lost: m.Lost}, m)
+	return s.commitOr(m, durable)
+}
+
+// commitOr is Commit with a choice of durability. On failure nothing stays.
+func (s *Staged) commitOr(m Meta, d durability) (Layer, error) {
+	l, err := s.commit(Layer{Lost: m.Lost}, m, d)
 	if err != nil {
 		return Layer{}, errors.Join(err, s.Discard())
 	}
 	return l, nil
 }
+
+// durability is what a committed layer survives.
+type durability int
+
+const (
+	// durable survives a crash of the machine: committing waits until the disk has it.
+	durable durability = iota
+	// untilReboot survives the death of any process. Layers of sandboxes need no more: what makes a checkpoint
+	// outlive its machine is being stored elsewhere, and waiting for a busy disk would cost far more than the rest.
+	untilReboot
+)
 
 // Adopt commits a tree in overlay form that other means than a writer built: it gives every file to the cache's
 // owner, finds the hard links, and drops and lists sockets.
@@ -55,7 +71,7 @@ func (s *Staged) Adopt() (Layer, error) {
 }
 
 // commit is Commit for a layer whose stored name may be known. On failure the stage stays.
-func (s *Staged) commit(l Layer, m Meta) (Layer, error) {
+func (s *Staged) commit(l Layer, m Meta, d durability) (Layer, error) {
 	final := filepath.Join(s.c.dir, s.id)
 	l.ID, l.Dir = s.id, filepath.Join(final, treeDir)
 	rec := layerMeta{V: metaVersion, Layer: l, Trusted: s.c.opt.Trusted, Links: m.Links, SelfUID: m.SelfUID, SelfGID: m.SelfGID}
@@ -63,11 +79,18 @@ func (s *Staged) commit(l Layer, m Meta) (Layer, error) {
 		rec.Owners = append(rec.Owners, owned{p, o[0], o[1]})
 	}
 	slices.SortFunc(rec.Owners, func(a, b owned) int { return comparePaths(a.Path, b.Path) })
-	err := errors.Join(writeMeta(s.home, rec), syncFS(s.home))
+	if d == untilReboot {
+		rec.Boot = bootID()
+	}
+	sync := rec.Boot == ""
+	err := writeMeta(s.home, rec)
+	if err == nil && sync {
+		err = syncFS(s.home)
+	}
 	if err == nil {
 		err = os.Rename(s.home, final)
 	}
-	if err == nil {
+	if err == nil && sync {
 		err = syncDir(s.c.dir)
 	}
 	if err != nil {

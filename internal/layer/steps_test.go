@@ -71,6 +71,23 @@ var steps = map[string]func(dir string) error{
 	},
 }
 
+// runStep runs a step by name, or "write PATH CONTENT", "remove PATH", "mkdir PATH".
+func runStep(step, dir string) error {
+	if do, ok := steps[step]; ok {
+		return do(dir)
+	}
+	words := strings.Fields(step)
+	switch words[0] {
+	case "write":
+		return write(dir, words[1], words[2])
+	case "remove":
+		return os.RemoveAll(filepath.Join(dir, words[1]))
+	case "mkdir":
+		return os.Mkdir(filepath.Join(dir, words[1]), 0o755)
+	}
+	return errors.New("no step " + step)
+}
+
 // needsRedirect tells which steps a userxattr overlay answers with EXDEV.
 func needsRedirect(step string) bool {
 	return strings.HasPrefix(step, "RenameDir") || strings.HasPrefix(step, "Swap") || step == "RenameAndChange" ||

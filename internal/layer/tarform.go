@@ -18,7 +18,7 @@ import (
 //	SCHILY.xattr.NAME          an extended attribute, as star and GNU tar write it
 //	GNU.sparse.*               a file with holes, GNU format 1.0: the map precedes the data
 //
-// Records of other programs' own are few because GNU tar warns of each one it does not know.
+// An ordinary layer has no record of our own, because GNU tar warns of each one that it does not know.
 // The codec is not archive/tar, whose writer drops GNU.sparse.*, whose reader hides the
 // map of holes, and whose output may change from one Go release to the next: names of
 // layers are digests of these bytes.

@@ -52,7 +52,7 @@ func (c *Cache) unpack(ctx context.Context, in tarInput) (Layer, error) {
 		Name: in.Name, TarSize: sums.tarSize, Size: sums.packedSize, Digest: digestPrefix + sums.packed,
 		Lost: u.losses(),
 	}
-	return s.commit(l, Meta{Owners: w.owners(), Links: u.groups(), Lost: l.Lost})
+	return s.commit(l, Meta{Owners: w.owners(), Links: u.groups(), Lost: l.Lost}, untilReboot)
 }
 
 // unpacking puts the entries of an archive into a layer being built.

@@ -127,7 +127,7 @@ func (v *dirView) Mount() Mount { return Mount{Bind: v.dir, IDMap: v.idmap} }
 func (v *dirView) Chain() Chain { return slices.Clone(v.chain) }
 
 func (v *dirView) Freeze(ctx context.Context) (Layer, bool, error) {
-	l, idx, changed, err := v.c.Capture(ctx, v.dir, v.idx)
+	l, idx, changed, err := v.c.capture(ctx, captureJob{dir: v.dir, old: v.idx, quiet: true})
 	if err != nil {
 		return Layer{}, false, err
 	}
@@ -244,7 +244,7 @@ func (v *overlayView) Freeze(ctx context.Context) (Layer, bool, error) {
 	if err := RemoveTree(v.work()); err != nil {
 		return Layer{}, false, err
 	}
-	l, err := closed.commit(Layer{Lost: meta.Lost}, meta)
+	l, err := closed.commit(Layer{Lost: meta.Lost}, meta, untilReboot)
 	if err != nil {
 		return Layer{}, false, errors.Join(err, v.makeWork())
 	}

@@ -63,7 +63,7 @@ func viewKinds() []viewKind {
 		return inOverlay(t, c.opt, v.Mount(), step)
 	}
 	direct := func(t *testing.T, _ *Cache, v View, step string) layertest.Snapshot {
-		must(t, steps[step](v.Mount().Bind))
+		must(t, runStep(step, v.Mount().Bind))
 		return take(t, v.Mount().Bind)
 	}
 	kinds := []viewKind{

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
-	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -84,9 +83,7 @@ func (s *Scheduler) checkpointDelete(ctx context.Context, body []byte) (any, err
 	if err != nil {
 		return nil, err
 	}
-	if err := s.fleet.Checkpoints.Delete(ctx, req.ID, 0); errors.Is(err, kv.ErrNotFound) {
-		return nil, fail(api.CodeNotFound, "checkpoint %s: not found", req.ID)
-	} else if err != nil {
+	if err := checkpoint.Remove(ctx, s.fleet.Checkpoints, req.ID); err != nil {
 		return nil, err
 	}
 	return api.Done{ID: req.ID, State: "deleted"}, nil

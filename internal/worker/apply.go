@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"strings"
 
 	"github.com/warmfleet/warmfleet/internal/layer"
@@ -217,11 +218,17 @@ func keep(b *layer.Builder, s *applier.Session, p applier.Preview) error {
 			return err
 		}
 	}
+	added := map[layer.Path]bool{}
 	for _, step := range p.Steps {
-		if step.Action == applier.Add {
-			if err := b.Remove(step.Path); err != nil {
-				return err
-			}
+		if step.Action != applier.Add {
+			continue
+		}
+		added[step.Path] = true
+		if added[layer.Path(path.Dir(string(step.Path)))] {
+			continue // gone with its directory
+		}
+		if err := b.Remove(step.Path); err != nil {
+			return err
 		}
 	}
 	return nil

@@ -240,18 +240,23 @@ func All(ctx context.Context, records kv.Store) ([]Checkpoint, error) {
 // Delete removes the record first, then what only this worker had of it. Stored layers go
 // with Sweep, once no record names them.
 func (m *Manager) Delete(ctx context.Context, id string) error {
-	err := m.cfg.Records.Delete(ctx, id, 0)
 	m.mu.Lock()
 	_, here := m.local[id]
 	delete(m.local, id)
 	m.mu.Unlock()
-	if errors.Is(err, kv.ErrNotFound) && here {
+	err := Remove(ctx, m.cfg.Records, id)
+	if here && errors.Is(err, ErrNotFound) {
 		return nil
 	}
-	if errors.Is(err, kv.ErrNotFound) {
-		return fmt.Errorf("%w: %q", ErrNotFound, id)
+	return err
+}
+
+// Remove removes a stored record, or fails with ErrNotFound.
+func Remove(ctx context.Context, records kv.Store, id string) error {
+	if _, err := Load(ctx, records, id); err != nil {
+		return err
 	}
-	if err != nil {
+	if err := records.Delete(ctx, id, 0); err != nil {
 		return fmt.Errorf("checkpoint: delete %q: %w", id, err)
 	}
 	return nil

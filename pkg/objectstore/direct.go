@@ -27,6 +27,8 @@ const (
 	pollReconnect = 250 * time.Millisecond
 
 	statusHeader   = "Status"
+	lastSeqHeader  = "Nats-Last-Sequence" // of the message before in the batch
+	pendingHeader  = "Nats-Num-Pending"   // messages after this one
 	statusBatchEnd = "204"
 	statusNoMsg    = "404"
 )
@@ -82,7 +84,7 @@ func (s *JetStream) ask(ctx context.Context, request func(context.Context) error
 	defer cancel()
 	for {
 		once, cancel := context.WithTimeout(whole, requestTimeout)
-		err := request(once)
+		_, err := unblocked(once, func() (struct{}, error) { return struct{}{}, request(once) })
 		cancel()
 		switch {
 		case err == nil:
@@ -94,6 +96,28 @@ func (s *JetStream) ask(ctx context.Context, request func(context.Context) error
 		case !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout):
 			return err
 		}
+	}
+}
+
+// unblocked returns what fn does, or the error of ctx when that ends first. The client writes
+// under a lock: on a link that stands still even to ask for its state blocks, until its
+// write fails (nats.FlusherTimeout, a minute by default), and so long does fn live on.
+func unblocked[T any](ctx context.Context, fn func() (T, error)) (T, error) {
+	type result struct {
+		value T
+		err   error
+	}
+	done := make(chan result, 1)
+	go func() {
+		value, err := fn()
+		done <- result{value, err}
+	}()
+	select {
+	case r := <-done:
+		return r.value, r.err
+	case <-ctx.Done():
+		var none T
+		return none, ctx.Err()
 	}
 }
 
@@ -130,9 +154,10 @@ type batchReader struct {
 	batch   int
 
 	nextSeq uint64
-	got     int // messages received of the present batch
+	got     int    // messages received of the present batch
+	last    uint64 // sequence of the newest of them, 0 before the first
 	sub     *nats.Subscription
-	conns   uint64 // reconnects seen when the present batch was asked for
+	conns   uint64 // as in batch
 }
 
 func (s *JetStream) newBatchReader(subject string, batch int) *batchReader {
@@ -141,26 +166,22 @@ func (s *JetStream) newBatchReader(subject string, batch int) *batchReader {
 
 // next returns the next message, or io.EOF after the last one that is stored now.
 func (r *batchReader) next(ctx context.Context) (*nats.Msg, error) {
-	idle := time.Now()
+	patient, cancel := context.WithTimeout(ctx, r.s.o.Stall)
+	defer cancel()
 	for {
-		if r.sub == nil {
-			if err := r.request(); err != nil {
-				return nil, err
-			}
-		}
-		msg, err := r.wait(ctx)
+		msg, err := r.wait(patient)
 		switch {
 		case ctx.Err() != nil:
 			r.close()
 			return nil, ctx.Err()
+		case patient.Err() != nil:
+			r.close()
+			return nil, fmt.Errorf("%w for %v", ErrStalled, r.s.o.Stall)
 		case err == nil:
 			if msg, err := r.take(msg); msg != nil || err != nil {
 				return msg, err
 			}
-		case time.Since(idle) > r.s.o.Stall:
-			r.close()
-			return nil, fmt.Errorf("%w for %v", ErrStalled, r.s.o.Stall)
-		case r.s.js.Conn().Stats().Reconnects != r.conns:
+		case errors.Is(err, errReconnected):
 			r.close()
 		case !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout):
 			r.close()
@@ -169,30 +190,55 @@ func (r *batchReader) next(ctx context.Context) (*nats.Msg, error) {
 	}
 }
 
-// wait returns a message of the present batch, or an error after pollReconnect.
+// errReconnected says that the answers to a request were lost with its connection.
+var errReconnected = errors.New("reconnected")
+
+// wait returns a message of the present batch, or an error after pollReconnect. It asks for
+// the batch first where there is none.
 func (r *batchReader) wait(ctx context.Context) (*nats.Msg, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(pollReconnect, r.s.o.Stall))
+	if r.sub == nil {
+		b, err := unblocked(ctx, r.request)
+		if err != nil {
+			return nil, err
+		}
+		r.sub, r.conns, r.got, r.last = b.sub, b.conns, 0, 0
+	}
+	once, cancel := context.WithTimeout(ctx, min(pollReconnect, r.s.o.Stall))
 	defer cancel()
-	return r.sub.NextMsgWithContext(ctx)
+	msg, err := r.sub.NextMsgWithContext(once)
+	if err == nil || ctx.Err() != nil {
+		return msg, err
+	}
+	conns, serr := unblocked(ctx, func() (uint64, error) { return r.s.js.Conn().Stats().Reconnects, nil })
+	if serr == nil && conns != r.conns {
+		return nil, errReconnected
+	}
+	return nil, err
 }
 
 // take sorts out what an answer is: a message, the end of a batch (nil, nil), the end of
 // all (io.EOF).
 func (r *batchReader) take(msg *nats.Msg) (*nats.Msg, error) {
-	switch msg.Header.Get(statusHeader) {
+	status := msg.Header.Get(statusHeader)
+	if (status == "" || status == statusBatchEnd) && msg.Header.Get(lastSeqHeader) != strconv.FormatUint(r.last, 10) {
+		// The inbox outlives a connection: the old one lost the answers before this one.
+		r.close()
+		return nil, nil
+	}
+	switch status {
 	case "":
 		seq, _, err := stored(msg)
 		if err != nil {
 			r.close()
 			return nil, err
 		}
-		r.nextSeq = seq + 1
+		r.nextSeq, r.last = seq+1, seq
 		r.got++
 		return msg, nil
 	case statusBatchEnd:
 		full := r.got == r.batch
 		r.close()
-		if !full && msg.Header.Get("Nats-Num-Pending") == "0" {
+		if !full && msg.Header.Get(pendingHeader) == "0" {
 			return nil, io.EOF
 		}
 		return nil, nil
@@ -205,23 +251,28 @@ func (r *batchReader) take(msg *nats.Msg) (*nats.Msg, error) {
 	}
 }
 
+// batch is a request under way.
+type batch struct {
+	sub   *nats.Subscription
+	conns uint64 // how often the connection had been replaced
+}
+
 // request asks for the batch that begins at nextSeq.
-func (r *batchReader) request() error {
+func (r *batchReader) request() (batch, error) {
 	req, err := json.Marshal(directGet{Seq: r.nextSeq, NextFor: r.subject, Batch: r.batch})
 	if err != nil {
-		return err
+		return batch{}, err
 	}
 	conn := r.s.js.Conn()
 	sub, err := conn.SubscribeSync(conn.NewInbox())
 	if err != nil {
-		return err
+		return batch{}, err
 	}
-	r.sub, r.got, r.conns = sub, 0, conn.Stats().Reconnects
+	b := batch{sub: sub, conns: conn.Stats().Reconnects}
 	if err := conn.PublishRequest(r.s.directSubject(), sub.Subject, req); err != nil {
-		r.close()
-		return err
+		return batch{}, errors.Join(err, sub.Unsubscribe())
 	}
-	return nil
+	return b, nil
 }
 
 // close drops the present batch; the next one starts after the last message returned.
@@ -229,7 +280,7 @@ func (r *batchReader) close() {
 	if r.sub == nil {
 		return
 	}
-	// The only errors are a closed connection and a subscription that is gone already.
-	_ = r.sub.Unsubscribe()
+	// Not waited for: see unblocked. It fails only if connection or subscription are gone.
+	go func(sub *nats.Subscription) { _ = sub.Unsubscribe() }(r.sub)
 	r.sub = nil
 }

@@ -43,8 +43,9 @@ type chunkReader struct {
 	s      *JetStream
 	record record
 	batch  *batchReader
-	want   uint32 // chunks still to come
-	buf    []byte // rest of the present chunk
+	want   uint32    // chunks still to come
+	lags   time.Time // when a replica first lacked the next chunk, zero if none does
+	buf    []byte    // rest of the present chunk
 }
 
 func (r *chunkReader) Read(p []byte) (int, error) {
@@ -63,6 +64,7 @@ func (r *chunkReader) Read(p []byte) (int, error) {
 			return 0, err
 		}
 		r.want--
+		r.lags = time.Time{}
 		r.buf = msg.Data
 	}
 	n := copy(p, r.buf)
@@ -79,6 +81,12 @@ func (r *chunkReader) missing() error {
 	}
 	if held != uint64(r.record.Chunks) {
 		return fmt.Errorf("%w: %d of %d chunks", ErrCorrupt, held, r.record.Chunks)
+	}
+	if r.lags.IsZero() {
+		r.lags = time.Now()
+	}
+	if time.Since(r.lags) > r.s.o.Stall {
+		return fmt.Errorf("%w for %v: a replica lacks %d chunks that the leader has", ErrStalled, r.s.o.Stall, r.want)
 	}
 	return sleep(r.ctx, replicaLag)
 }

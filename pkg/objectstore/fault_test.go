@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
@@ -303,4 +304,43 @@ func TestJetStream_TwoUploadsAtOnce(t *testing.T) {
 	}
 	close(proceed)
 	wg.Wait()
+}
+
+// beforeMeta calls hook once, between the check of the chunks and the record.
+type beforeMeta struct {
+	jetstream.JetStream
+	hook func()
+}
+
+func (b *beforeMeta) PublishMsg(ctx context.Context, msg *nats.Msg, opts ...jetstream.PublishOpt) (*jetstream.PubAck, error) {
+	if b.hook != nil {
+		b.hook()
+		b.hook = nil
+	}
+	return b.JetStream.PublishMsg(ctx, msg, opts...)
+}
+
+func TestJetStream_ChunksLostBeforeRecord(t *testing.T) {
+	data := objectstoretest.Bytes(1, 2_000_000)
+	lose := map[string]func(*testing.T, jetstream.JetStream){
+		"Swept": func(t *testing.T, js jetstream.JetStream) {
+			must(t, stream(t, js).Purge(t.Context(), jetstream.WithPurgeSubject("$O."+bucket+".C.>")))
+		},
+		"BucketMadeAnew": func(t *testing.T, js jetstream.JetStream) { recreate(t, js, 50) },
+	}
+	for name, lose := range lose {
+		t.Run(name, func(t *testing.T) {
+			_, js, _ := newStore(t)
+			s := openStore(t, &beforeMeta{js, func() { lose(t, js) }}, objectstore.Options{})
+			if _, err := s.Put(t.Context(), "once", onlyReader{bytes.NewReader(data)}); err == nil {
+				t.Error("Put without a second try succeeded after its chunks were lost")
+			}
+			if _, err := s.Stat(t.Context(), "once"); !errors.Is(err, objectstore.ErrNotFound) {
+				t.Errorf("Stat: got %v, want ErrNotFound", err)
+			}
+			s = openStore(t, &beforeMeta{js, func() { lose(t, js) }}, objectstore.Options{})
+			objectstoretest.Put(t, s, "twice", data)
+			objectstoretest.Check(t, s, "twice", data)
+		})
+	}
 }

@@ -253,7 +253,9 @@ func (s *JetStream) publishMeta(ctx context.Context, info jetstream.ObjectInfo, 
 	msg.Data = data
 	ctx, cancel := context.WithTimeout(ctx, s.o.Stall)
 	defer cancel()
-	ack, err := s.js.PublishMsg(ctx, msg, append(opts, jetstream.WithRetryAttempts(0))...)
+	ack, err := unblocked(ctx, func() (*jetstream.PubAck, error) {
+		return s.js.PublishMsg(ctx, msg, append(opts, jetstream.WithRetryAttempts(0))...)
+	})
 	if err != nil {
 		return err
 	}
@@ -318,5 +320,6 @@ func (s *JetStream) purge(ctx context.Context, opts ...jetstream.StreamPurgeOpt)
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.Stall)
 	defer cancel()
-	return st.Purge(ctx, opts...)
+	_, err = unblocked(ctx, func() (struct{}, error) { return struct{}{}, st.Purge(ctx, opts...) })
+	return err
 }

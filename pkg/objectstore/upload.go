@@ -107,7 +107,11 @@ func (p *put) attempt(ctx context.Context, window int) (Info, error) {
 	if !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) {
 		return Info{}, err
 	}
-	up := &upload{s: s, window: window, subject: s.chunkSubject(ulid.Make().String()), hash: sha256.New()}
+	chunk, err := unblocked(ctx, s.chunkSize)
+	if err != nil {
+		return Info{}, err
+	}
+	up := &upload{s: s, window: window, chunk: chunk, subject: s.chunkSubject(ulid.Make().String()), hash: sha256.New()}
 	if err := up.run(ctx, p.r); err != nil {
 		p.abandoned = append(p.abandoned, up.subject)
 		return Info{}, err
@@ -132,7 +136,8 @@ func (p *put) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
 	for _, subject := range p.abandoned {
-		if !p.s.js.Conn().IsConnected() || ctx.Err() != nil {
+		connected, err := unblocked(ctx, func() (bool, error) { return p.s.js.Conn().IsConnected(), nil })
+		if !connected || err != nil {
 			return
 		}
 		if err := p.s.purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
@@ -162,6 +167,7 @@ func rewinder(r io.Reader) func() error {
 type upload struct {
 	s       *JetStream
 	window  int
+	chunk   int // bytes of all chunks but the last
 	subject string
 	hash    hash.Hash
 	size    uint64
@@ -172,10 +178,9 @@ type upload struct {
 
 // run stores all chunks and checks that the server holds them.
 func (u *upload) run(ctx context.Context, r io.Reader) error {
-	size := u.s.chunkSize()
 	for {
 		// A new buffer per chunk: the client keeps it until the acknowledgement.
-		buf := make([]byte, size)
+		buf := make([]byte, u.chunk)
 		n, err := io.ReadFull(r, buf)
 		if n > 0 {
 			if err := u.send(ctx, buf[:n]); err != nil {
@@ -213,7 +218,14 @@ func (u *upload) send(ctx context.Context, data []byte) error {
 	}
 	msg := nats.NewMsg(u.subject)
 	msg.Data = data
-	ack, err := u.s.pub.PublishMsgAsync(msg, jetstream.WithRetryAttempts(0))
+	patient, cancel := context.WithTimeout(ctx, u.s.o.Stall)
+	defer cancel()
+	ack, err := unblocked(patient, func() (jetstream.PubAckFuture, error) {
+		return u.s.pub.PublishMsgAsync(msg, jetstream.WithRetryAttempts(0))
+	})
+	if err != nil && ctx.Err() == nil && patient.Err() != nil {
+		return fmt.Errorf("%w for %v: the link takes no more bytes", ErrStalled, u.s.o.Stall)
+	}
 	if err != nil {
 		return err
 	}
@@ -255,7 +267,7 @@ func (u *upload) info(name string) jetstream.ObjectInfo {
 	return jetstream.ObjectInfo{
 		ObjectMeta: jetstream.ObjectMeta{
 			Name: name,
-			Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(u.s.chunkSize())},
+			Opts: &jetstream.ObjectMetaOptions{ChunkSize: uint32(u.chunk)},
 		},
 		Bucket: u.s.o.Bucket,
 		NUID:   nuidOf(u.subject),
@@ -266,12 +278,12 @@ func (u *upload) info(name string) jetstream.ObjectInfo {
 }
 
 // chunkSize is what Options ask for, within what the server accepts.
-func (s *JetStream) chunkSize() int {
+func (s *JetStream) chunkSize() (int, error) {
 	limit := int(s.js.Conn().MaxPayload()) - chunkOverhead
 	if limit < 1 {
-		return s.o.ChunkSize // not connected yet: the limit is unknown
+		return s.o.ChunkSize, nil // not connected yet: the limit is unknown
 	}
-	return min(s.o.ChunkSize, limit)
+	return min(s.o.ChunkSize, limit), nil
 }
 
 // sourceError is a failure of the caller's reader; sending again cannot help.

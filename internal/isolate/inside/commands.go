@@ -155,10 +155,12 @@ func (c *commands) fork(j command) (int, error) {
 		c.terminated = true
 		return 0, errAborted
 	}
-	pid, err := syscall.ForkExec(name, j.exec.Argv, &syscall.ProcAttr{
-		Env:   j.exec.Env,
-		Files: []uintptr{0, j.output(j.exec.Stdout), j.output(j.exec.Stderr)},
-		Sys:   &syscall.SysProcAttr{Setsid: true},
+	pid, err := c.reap.fork(func() (int, error) {
+		return syscall.ForkExec(name, j.exec.Argv, &syscall.ProcAttr{
+			Env:   j.exec.Env,
+			Files: []uintptr{0, j.output(j.exec.Stdout), j.output(j.exec.Stderr)},
+			Sys:   &syscall.SysProcAttr{Setsid: true},
+		})
 	})
 	if err != nil {
 		return 0, startError(name, err)

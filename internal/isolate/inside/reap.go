@@ -11,8 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper reaches every process that commands have made.
+// reaper starts what commands are made of, and reaches every process that came of them.
 type reaper interface {
+	// fork calls start with signals as a command should find them.
+	fork(start func() (int, error)) (int, error)
 	signal(syscall.Signal)
 	// killAll returns when no child is left.
 	killAll()
@@ -21,6 +23,8 @@ type reaper interface {
 // namespaceReaper relies on the process namespace: everything in it but process 1 belongs
 // to commands, and one kill(-1) reaches it all, atomically with respect to forks.
 type namespaceReaper struct{}
+
+func (namespaceReaper) fork(start func() (int, error)) (int, error) { return withLibrarySignals(start) }
 
 func (namespaceReaper) signal(sig syscall.Signal) { unix.Kill(-1, sig) }
 
@@ -50,6 +54,8 @@ func reapEnded() bool {
 // against something that forks faster than it is walked. Orphans stay descendants
 // because this process is their subreaper.
 type treeReaper struct{}
+
+func (treeReaper) fork(start func() (int, error)) (int, error) { return start() }
 
 func (treeReaper) signal(sig syscall.Signal) {
 	for _, pid := range Descendants(os.Getpid()) {

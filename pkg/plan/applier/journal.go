@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"os"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -227,7 +226,7 @@ func removeAt(dir *os.File, name string) error {
 		err = unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR)
 	}
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("applier: remove %q: %w", strings.TrimPrefix(name, "/"), err)
+		return fmt.Errorf("applier: remove %q: %w", name, err)
 	}
 	return nil
 }

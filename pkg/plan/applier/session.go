@@ -204,7 +204,7 @@ func (s *Session) Close() error {
 	case phaseStaged:
 		err = s.discard()
 	case phasePending, phaseCommitted:
-		return errors.Join(s.shut())
+		return s.shut()
 	}
 	if err == nil {
 		err = s.leave()
