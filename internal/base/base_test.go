@@ -168,6 +168,7 @@ func TestStore_Reopened(t *testing.T) {
 		"record cut": func() error { return w.cut(recordFile) },
 		"index cut":  func() error { return w.cut(indexPrefix + "*") },
 		"index gone": func() error { return w.each(indexPrefix+"*", os.Remove) },
+		"index bit":  func() error { return w.each(indexPrefix+"*", flipBit) },
 		"crash's temp": func() error {
 			return w.each(recordFile, func(p string) error { return os.WriteFile(filepath.Join(filepath.Dir(p), ".tmp-1"), nil, 0o600) })
 		},
@@ -178,7 +179,11 @@ func TestStore_Reopened(t *testing.T) {
 			}
 			w.open(Options{})
 			w.write("a", name)
-			w.wantExact(w.get(w.path).Chain)
+			b := w.get(w.path)
+			w.wantExact(b.Chain)
+			if anew := name != "crash's temp"; anew != (len(b.Chain) == 1) {
+				t.Errorf("got a chain of %d layers, want a new image %v", len(b.Chain), anew)
+			}
 		})
 	}
 }
@@ -192,6 +197,17 @@ func (w *world) each(pattern string, do func(string) error) error {
 		err = errors.Join(err, do(f))
 	}
 	return err
+}
+
+// flipBit damages a file without changing its length.
+func flipBit(path string) error {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	at := bytes.LastIndex(b, []byte("\x02a")) // the name of the file a, after its length
+	b[at+1] ^= 2
+	return os.WriteFile(path, b, 0o600)
 }
 
 func (w *world) cut(pattern string) error {
@@ -278,7 +294,7 @@ func TestStore_TwelveAtOnce(t *testing.T) {
 
 func TestStore_Budget(t *testing.T) {
 	const size = 300 << 10
-	w := newWorld(t, Options{Budget: 3 * size})
+	w := newWorld(t, Options{Budget: 5 * size / 2})
 	top := w.path
 	image := func(name string) Base {
 		w.write(name+"/f", strings.Repeat(name, size/len(name)))

@@ -324,8 +324,10 @@ func TestSummary(t *testing.T) {
 	for _, tt := range []struct{ in, want string }{
 		{"", ""},
 		{"warning: w\nfatal: it broke\n", "fatal: it broke"},
-		{"Host key verification failed.\r\nfatal: Could not read from remote repository.\n\nPlease make sure you have the correct access rights\nand the repository exists.\n",
-			"Host key verification failed.; fatal: Could not read from remote repository."},
+		{
+			"Host key verification failed.\r\nfatal: Could not read from remote repository.\n\nPlease make sure you have the correct access rights\nand the repository exists.\n",
+			"Host key verification failed.; fatal: Could not read from remote repository.",
+		},
 		{"fatal: unable to access 'http://bot:pw@h/x/': no pw", "fatal: unable to access 'http://***@h/x/': no ***"},
 	} {
 		if got := summary(tt.in, []string{"bot:pw", "pw"}); got != strings.ReplaceAll(tt.want, "***@", "") {

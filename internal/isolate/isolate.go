@@ -29,8 +29,8 @@ const (
 const SandboxID = 1000
 
 // HostID is the host's user and group id of a sandbox under RungRoot, and of the files
-// that it owns. It lies in a range that no distribution assigns (above the 31-bit half's
-// start used by nobody's defaults, below the signed limit).
+// that it owns. Nobody assigns it: it lies just above the range of systemd's containers
+// (524288 to 0x6fffffff) and below 2^31, which some programs can't pass.
 const HostID = 0x70000001
 
 // Networks a sandbox can have.

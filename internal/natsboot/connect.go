@@ -69,6 +69,9 @@ type Connection struct {
 const (
 	reconnectWait   = 250 * time.Millisecond
 	reconnectJitter = 250 * time.Millisecond
+	// writeTimeout ends a write to a link that stands still. The client holds a lock
+	// meanwhile, and its default is a minute.
+	writeTimeout = 10 * time.Second
 )
 
 // Connect is Dial for a command: it fails at once when the server does not answer.
@@ -175,6 +178,7 @@ func (f *ConnFlags) options(o ConnectOptions) []nats.Option {
 		nats.Name(cmp.Or(f.ConnectionName, o.Name, "warmfleet")),
 		nats.Timeout(f.Timeout),
 		nats.MaxReconnects(-1),
+		nats.FlusherTimeout(writeTimeout),
 		nats.ReconnectWait(reconnectWait),
 		nats.ReconnectJitter(reconnectJitter, reconnectJitter),
 		nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { log.Warn().Err(err).Msg("NATS") }),

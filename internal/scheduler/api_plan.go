@@ -69,7 +69,17 @@ func (s *Scheduler) planGet(ctx context.Context, body []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return events.BuildView(records), nil
+	v := events.BuildView(records)
+	for i, c := range v.Checkpoints {
+		if c.Portable {
+			continue
+		}
+		// pre_execute becomes portable with its base, which no event says.
+		if cp, err := checkpoint.Load(ctx, s.fleet.Checkpoints, c.ID); err == nil {
+			v.Checkpoints[i].Portable = cp.Portable
+		}
+	}
+	return v, nil
 }
 
 func (s *Scheduler) planList(context.Context, []byte) (any, error) {

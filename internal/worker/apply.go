@@ -37,7 +37,7 @@ func (w *Worker) apply(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
-	unlock, err := lockPath(ctx, t.path, true)
+	unlock, err := w.lockPath(ctx, t.path, true)
 	if err != nil {
 		return err
 	}

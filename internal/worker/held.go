@@ -34,7 +34,7 @@ func (w *Worker) hold(ctx context.Context, checkpointID string) (*sandbox.Sandbo
 	if err != nil {
 		return nil, err
 	}
-	sb, err := sandbox.New(ctx, w.host, sandbox.Spec{
+	sb, err := sandbox.New(ctx, w.hostFor(r.PlanID), sandbox.Spec{
 		ID: events.NewID(), Strategy: sandbox.CopyOnWrite, Chain: r.Chain, Network: "none",
 	})
 	if err != nil {

@@ -35,6 +35,16 @@ func (w *Worker) markerPath(planID string) string {
 	return filepath.Join(w.cfg.StateDir, "inplace", planID+".json")
 }
 
+// signName is the attribute of an original's root that names its marker, so that every
+// worker of the host finds it. A step cannot touch a trusted attribute; one of an ordinary
+// user lies where no layer keeps it.
+func signName() string {
+	if os.Geteuid() == 0 {
+		return "trusted.warmfleet.inplace"
+	}
+	return "user.overlay.warmfleet"
+}
+
 // mark writes the marker of a plan whose target is about to be changed in place.
 func (w *Worker) mark(planID string, t *target) error {
 	path := w.markerPath(planID)
@@ -42,19 +52,29 @@ func (w *Worker) mark(planID string, t *target) error {
 	for _, l := range t.chain {
 		m.Layers = append(m.Layers, markedLayer{l.ID, l.Dir})
 	}
-	if err := statedir.WriteFile(m.Index, t.index.Encode); err != nil {
-		return fmt.Errorf("worker: mark %s as changed in place: %w", t.path, err)
+	err := statedir.WriteFile(m.Index, t.index.Encode)
+	if err == nil {
+		err = statedir.WriteRecord(path, m)
 	}
-	if err := statedir.WriteRecord(path, m); err != nil {
+	if err == nil {
+		err = unix.Lsetxattr(t.path, signName(), []byte(path), 0)
+	}
+	if errors.Is(err, unix.ENOTSUP) {
+		w.log.Warn().Str("path", t.path).Msg("no extended attributes: after a crash only this worker can roll the path back")
+		err = nil
+	}
+	if err != nil {
 		return fmt.Errorf("worker: mark %s as changed in place: %w", t.path, err)
 	}
 	return nil
 }
 
-// unmark forgets the marker once the plan is final: its changes stand, or were undone.
-func (w *Worker) unmark(planID string) error {
-	path := w.markerPath(planID)
-	return errors.Join(removeIfThere(path), removeIfThere(path+".index"))
+// unmark forgets a marker once the plan is final: its changes stand, or were undone.
+func unmark(markerPath, path string) error {
+	if err := unix.Lremovexattr(path, signName()); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("worker: unmark %s: %w", path, err)
+	}
+	return errors.Join(removeIfThere(markerPath), removeIfThere(markerPath+".index"))
 }
 
 func removeIfThere(path string) error {
@@ -62,6 +82,23 @@ func removeIfThere(path string) error {
 		return fmt.Errorf("worker: remove marker: %w", err)
 	}
 	return nil
+}
+
+// sign returns the marker that the root of path names, "" for none.
+func sign(path string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Lgetxattr(path, signName(), buf)
+	if errors.Is(err, unix.ENODATA) || errors.Is(err, unix.ENOTSUP) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("worker: look for a marker of %s: %w", path, err)
+	}
+	found := string(buf[:n])
+	if !filepath.IsAbs(found) || events.Within(path, found) {
+		return "", fmt.Errorf("worker: %s names the marker %q, which is not one of a worker", path, found)
+	}
+	return found, nil
 }
 
 // recoverInPlace brings back every original that a killed worker of this state directory
@@ -79,32 +116,41 @@ func (w *Worker) recoverInPlace(ctx context.Context) error {
 	return nil
 }
 
-// recoverMarked rolls the original of one marker back, unless its plan had ended well.
+// recoverMarked rolls the original of one marker back, under the path's lock.
 func (w *Worker) recoverMarked(ctx context.Context, path string) error {
 	var m marker
-	err := statedir.ReadRecord(path, &m)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
+	if err := statedir.ReadRecord(path, &m); err != nil {
 		return fmt.Errorf("worker: read marker %s: %w", path, err)
 	}
-	unlock, err := lockPath(ctx, m.Path, true)
+	unlock, err := flock(ctx, m.Path, true)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	return w.recoverLocked(ctx, path, m.Path)
+}
+
+// recoverLocked rolls an original back whose lock is held, unless its plan had ended well.
+func (w *Worker) recoverLocked(ctx context.Context, markerPath, path string) error {
+	var m marker
+	err := statedir.ReadRecord(markerPath, &m)
+	if errors.Is(err, fs.ErrNotExist) {
+		return unmark(markerPath, path)
+	}
+	if err != nil {
+		return fmt.Errorf("worker: %s was left changed in place, and its marker %s cannot be read: start the worker that wrote it: %w", path, markerPath, err)
+	}
 	last, err := w.fleet.Log.Last(ctx, m.Plan)
 	if err != nil && !errors.Is(err, events.ErrNotFound) {
 		return err
 	}
-	if err != nil || !last.Event.Data.Final {
+	if err != nil || !last.Event.Data.Plan.Final() {
 		if err := w.restoreMarked(ctx, m); err != nil {
 			return err
 		}
-		w.log.Warn().Str("plan", m.Plan).Str("path", m.Path).Msg("rolled back a path that a killed worker left changed in place")
+		w.log.Warn().Str("plan", m.Plan).Str("path", m.Path).Msg("rolled back a path that a lost worker left changed in place")
 	}
-	return errors.Join(removeIfThere(path), removeIfThere(m.Index))
+	return unmark(markerPath, m.Path)
 }
 
 func (w *Worker) restoreMarked(ctx context.Context, m marker) error {
@@ -127,9 +173,35 @@ func (w *Worker) restoreMarked(ctx context.Context, m marker) error {
 	return nil
 }
 
-// lockPath locks a directory against other workers of this host: exclusively to change it
-// in place, shared to copy it. The lock ends with the process that holds it.
-func lockPath(ctx context.Context, path string, exclusive bool) (unlock func(), err error) {
+// lockPath locks an original against other workers of this host: exclusively to change it,
+// shared to copy it. What a lost worker left changed in place is rolled back first. The
+// lock ends with the process that holds it.
+func (w *Worker) lockPath(ctx context.Context, path string, exclusive bool) (unlock func(), err error) {
+	for {
+		unlock, err := flock(ctx, path, exclusive)
+		if err != nil {
+			return nil, err
+		}
+		found, err := sign(path)
+		if err == nil && found == "" {
+			return unlock, nil
+		}
+		unlock()
+		if err != nil {
+			return nil, err
+		}
+		if unlock, err = flock(ctx, path, true); err != nil {
+			return nil, err
+		}
+		err = w.recoverLocked(ctx, found, path)
+		unlock()
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+func flock(ctx context.Context, path string, exclusive bool) (unlock func(), err error) {
 	how := unix.LOCK_SH
 	if exclusive {
 		how = unix.LOCK_EX
@@ -143,13 +215,12 @@ func lockPath(ctx context.Context, path string, exclusive bool) (unlock func(), 
 		if err == nil {
 			return func() { f.Close() }, nil
 		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+		if errors.Is(err, unix.EWOULDBLOCK) || errors.Is(err, unix.EINTR) {
+			err = sleep(ctx, lockPoll)
+		}
+		if err != nil {
 			f.Close()
 			return nil, fmt.Errorf("worker: lock %s: %w", path, err)
-		}
-		if err := sleep(ctx, lockPoll); err != nil {
-			f.Close()
-			return nil, err
 		}
 	}
 }

@@ -20,7 +20,8 @@ type job struct {
 	cmd    events.Command
 	writer *events.Writer
 	plan   *plan.Plan
-	git    bool // the resource is a git work tree
+	git    bool   // the resource is a git work tree
+	path   string // its real path, "" for a repository URL
 	cancel context.CancelCauseFunc
 }
 
@@ -157,12 +158,12 @@ func (w *Worker) work(ctx context.Context, j *job) error {
 		return fmt.Errorf("worker: run plan %q: %w", j.id, events.ErrNotFound)
 	case fold.Final(), fold.State == events.StateAwaitingApproval:
 		return nil // a late duplicate: its work is done
-	case fold.Exhausted():
-		msg := fmt.Sprintf("%d workers were lost while they ran it", fold.Losses+1)
-		return settled(j.writer.Append(ctx, events.TypeDead, events.Data{Code: "attempts_exhausted", Error: msg}))
 	}
 	if j.plan, err = w.body(ctx, j.id); err != nil {
 		return err
+	}
+	if fold.Exhausted() {
+		return w.die(ctx, j)
 	}
 	stop := w.watchCancel(ctx, j)
 	defer stop()
@@ -170,6 +171,22 @@ func (w *Worker) work(ctx context.Context, j *job) error {
 		return w.applyClaim(ctx, j)
 	}
 	return w.runClaim(ctx, j)
+}
+
+// die ends a plan whose workers were lost too often; what the last one left changed in
+// place is rolled back first.
+func (w *Worker) die(ctx context.Context, j *job) error {
+	if j.plan.Strategy == plan.InPlace {
+		if t, err := w.resolve(ctx, j.plan); err == nil {
+			unlock, err := w.lockPath(ctx, t.path, true)
+			if err != nil {
+				return err
+			}
+			defer unlock()
+		}
+	}
+	msg := fmt.Sprintf("%d workers were lost while they ran it", j.writer.Fold().Losses+1)
+	return settled(j.writer.Append(ctx, events.TypeDead, events.Data{Code: "attempts_exhausted", Error: msg}))
 }
 
 // settled turns "somebody else ended it" into success: the command's work is done.

@@ -29,7 +29,7 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 	}
 	if t != nil {
 		claim.Commit, claim.Notes = t.info.Head, w.notes(j.plan, t)
-		j.git = isGit(t.info)
+		j.git, j.path = isGit(t.info), t.path
 		if t.path != "" {
 			claim.Source = "path"
 		}
@@ -115,7 +115,7 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 	} else {
 		unlock()
 	}
-	sb, err := sandbox.New(ctx, w.host, sandbox.Spec{
+	sb, err := sandbox.New(ctx, w.hostFor(j.id), sandbox.Spec{
 		ID: events.NewID(), Strategy: sandbox.Strategy(j.plan.Strategy), Chain: chain,
 		Network: j.plan.NetworkMode(), Path: a.target.path, Index: a.target.index,
 	})
@@ -143,7 +143,7 @@ func (w *Worker) lockFor(ctx context.Context, p *plan.Plan, t *target) (func(), 
 	if t.path == "" || p.Strategy == plan.GitWorktree {
 		return func() {}, nil
 	}
-	return lockPath(ctx, t.path, p.Strategy == plan.InPlace)
+	return w.lockPath(ctx, t.path, p.Strategy == plan.InPlace)
 }
 
 // origin returns the chain a sandbox starts from and how many of its layers are the base.
@@ -231,7 +231,7 @@ func (w *Worker) leaveInPlace(ctx context.Context, j *job, pre checkpoint.Checkp
 			return errors.Join(ran, err)
 		}
 	}
-	return errors.Join(ran, w.unmark(j.id))
+	return errors.Join(ran, unmark(w.markerPath(j.id), j.path))
 }
 
 func (w *Worker) discard(sb *sandbox.Sandbox) {

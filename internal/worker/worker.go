@@ -95,6 +95,8 @@ type Worker struct {
 	tokens  map[string]string // pool token -> allowed path, "" for named pools
 	started time.Time
 
+	facts chan events.Event // about sandboxes, to be stored
+
 	slots    chan struct{}
 	running  sync.WaitGroup
 	draining chan struct{}
@@ -112,7 +114,7 @@ func New(ctx context.Context, cfg Config, fleet Fleet, log zerolog.Logger) (*Wor
 	}
 	w := &Worker{
 		cfg: cfg, fleet: fleet, log: log.With().Str("worker", cfg.Name).Logger(),
-		slots: make(chan struct{}, cfg.Slots), draining: make(chan struct{}),
+		slots: make(chan struct{}, cfg.Slots), draining: make(chan struct{}), facts: make(chan events.Event, factsQueued),
 		plans: map[string]*job{}, held: map[string]*heldBox{}, tokens: poolTokens(cfg), started: time.Now().UTC(),
 	}
 	if err := w.prepare(ctx); err != nil {
@@ -201,7 +203,13 @@ func (w *Worker) startInit(ctx context.Context, network string, noSetuid bool) (
 func (w *Worker) Run(ctx context.Context, ready func()) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	var services sync.WaitGroup
+	var services, recorder sync.WaitGroup
+	recorder.Go(w.record)
+	defer func() {
+		w.dropHeld()
+		close(w.facts)
+		recorder.Wait()
+	}()
 	services.Go(func() { w.inits.Run(life) })
 	api, err := w.serve(life)
 	if err != nil {
@@ -230,7 +238,6 @@ func (w *Worker) Run(ctx context.Context, ready func()) error {
 
 // Close frees what New opened. Call it after Run has returned.
 func (w *Worker) Close() {
-	w.dropHeld()
 	if w.mounter != nil {
 		w.mounter.Close()
 	}

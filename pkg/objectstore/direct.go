@@ -197,7 +197,7 @@ var errReconnected = errors.New("reconnected")
 // the batch first where there is none.
 func (r *batchReader) wait(ctx context.Context) (*nats.Msg, error) {
 	if r.sub == nil {
-		b, err := unblocked(ctx, r.request)
+		b, err := unblocked(ctx, func() (batch, error) { return r.request(ctx) })
 		if err != nil {
 			return nil, err
 		}
@@ -258,7 +258,7 @@ type batch struct {
 }
 
 // request asks for the batch that begins at nextSeq.
-func (r *batchReader) request() (batch, error) {
+func (r *batchReader) request(ctx context.Context) (batch, error) {
 	req, err := json.Marshal(directGet{Seq: r.nextSeq, NextFor: r.subject, Batch: r.batch})
 	if err != nil {
 		return batch{}, err
@@ -269,7 +269,11 @@ func (r *batchReader) request() (batch, error) {
 		return batch{}, err
 	}
 	b := batch{sub: sub, conns: conn.Stats().Reconnects}
-	if err := conn.PublishRequest(r.s.directSubject(), sub.Subject, req); err != nil {
+	err = conn.PublishRequest(r.s.directSubject(), sub.Subject, req)
+	if err == nil {
+		err = ctx.Err() // nobody waits any more
+	}
+	if err != nil {
 		return batch{}, errors.Join(err, sub.Unsubscribe())
 	}
 	return b, nil

@@ -29,7 +29,18 @@ type Host struct {
 	// Init hands over a started init of the asked network mode, warm or cold.
 	Init func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error)
 	// Notify, if set, is told each change of state, in order. It must not call the sandbox.
-	Notify func(id string, from, to State, cause error)
+	Notify func(Change)
+}
+
+// Change is one move of a sandbox.
+type Change struct {
+	ID       string
+	From, To State
+	// Driver names the view once there is one: overlay, copy or in_place.
+	Driver   string
+	Strategy Strategy
+	// Cause is why it errored, nil otherwise.
+	Cause error
 }
 
 // Spec says what a sandbox starts from.
@@ -284,6 +295,6 @@ func (s *Sandbox) moveLocked(to State, cause error) {
 	}
 	s.state = to
 	if s.host.Notify != nil {
-		s.host.Notify(s.spec.ID, from, to, cause)
+		s.host.Notify(Change{ID: s.spec.ID, From: from, To: to, Driver: s.driver, Strategy: s.spec.Strategy, Cause: cause})
 	}
 }

@@ -56,7 +56,7 @@ func TestSandbox_FreezeAndReset(t *testing.T) {
 func TestSandbox_States(t *testing.T) {
 	bed := testbed.New(t)
 	var moves []string
-	bed.Host.Notify = func(_ string, from, to sandbox.State, _ error) { moves = append(moves, string(from)+">"+string(to)) }
+	bed.Host.Notify = func(c sandbox.Change) { moves = append(moves, string(c.From)+">"+string(c.To)) }
 	chain, _ := bed.Base(t, original(t))
 	s := bed.Sandbox(t, chain)
 	testbed.Run(t, s, "echo 1 >f")
@@ -134,7 +134,7 @@ func TestNew_ErrorCleansUp(t *testing.T) {
 	broken := errors.New("no init")
 	bed.Host.Init = func(context.Context, string, bool) (*isolate.Init, error) { return nil, broken }
 	var last sandbox.State
-	bed.Host.Notify = func(_ string, _, to sandbox.State, _ error) { last = to }
+	bed.Host.Notify = func(c sandbox.Change) { last = c.To }
 	_, err := sandbox.New(t.Context(), bed.Host, sandbox.Spec{ID: "box", Strategy: sandbox.CopyOnWrite, Chain: chain})
 	if !errors.Is(err, broken) || !strings.Contains(err.Error(), "box") {
 		t.Errorf("error %v, want one that names the sandbox and its cause", err)

@@ -3,7 +3,6 @@ package inside
 import (
 	"fmt"
 	"path"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -65,9 +64,4 @@ func writeAt(dir int, name, value string) error {
 	defer unix.Close(fd)
 	_, err = unix.Write(fd, []byte(value))
 	return err
-}
-
-// within says whether path is dir or below it.
-func within(name, dir string) bool {
-	return name == dir || strings.HasPrefix(name, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -1,0 +1,15 @@
+// Command checkpoint measures taking checkpoints and making them portable.
+package main
+
+import (
+	"os"
+
+	"github.com/warmfleet/warmfleet/bench/internal/bench"
+	"github.com/warmfleet/warmfleet/bench/internal/suite"
+	"github.com/warmfleet/warmfleet/internal/isolate"
+)
+
+func main() {
+	isolate.Main()
+	os.Exit(bench.Main(suite.Checkpoint()))
+}

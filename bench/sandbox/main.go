@@ -1,0 +1,15 @@
+// Command sandbox measures what a sandbox costs, cold and warm.
+package main
+
+import (
+	"os"
+
+	"github.com/warmfleet/warmfleet/bench/internal/bench"
+	"github.com/warmfleet/warmfleet/bench/internal/suite"
+	"github.com/warmfleet/warmfleet/internal/isolate"
+)
+
+func main() {
+	isolate.Main()
+	os.Exit(bench.Main(suite.Sandbox()))
+}
