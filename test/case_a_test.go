@@ -41,7 +41,7 @@ func twice(change string) string {
 }
 
 // listings are what the two tries of the step twice printed.
-func listings(t *testing.T, p *place, id string) []string {
+func listings(t *testing.T, p *cluster, id string) []string {
 	t.Helper()
 	out := p.do(t, "warmfleet", "plan", "logs", id, "--step", "twice")
 	parts := strings.Split(out, "==\n")
@@ -52,14 +52,14 @@ func listings(t *testing.T, p *place, id string) []string {
 }
 
 func TestCase_A1(t *testing.T) {
-	eachAccount(t, func(t *testing.T, p *place) {
+	eachAccount(t, func(t *testing.T, c *cluster) {
 		for _, strategy := range strategies {
-			t.Run(strategy, func(t *testing.T) { rollsBackExactly(t, p, strategy) })
+			t.Run(strategy, func(t *testing.T) { rollsBackExactly(t, c, strategy) })
 		}
 	})
 }
 
-func rollsBackExactly(t *testing.T, p *place, strategy string) {
+func rollsBackExactly(t *testing.T, p *cluster, strategy string) {
 	dir := p.tree(t, "a1-"+strategy, `
 git init -q -b trunk .; echo v1 >tracked; chmod 640 tracked; echo cache/ >.gitignore
 git add -A; `+gitIdentity+`commit -qm one
@@ -94,7 +94,7 @@ func stepCheckpoint(t testing.TB, v events.View) string {
 }
 
 // export unpacks a checkpoint's tree with the tar program into a new directory.
-func export(t testing.TB, p *place, id string) string {
+func export(t testing.TB, p *cluster, id string) string {
 	t.Helper()
 	dir, err := os.MkdirTemp(p.path("work"), "export-")
 	must(t, err)
@@ -151,7 +151,7 @@ func restored(t *testing.T, bed *testbed.Bed, id string) *sandbox.Sandbox {
 }
 
 func TestCase_A4(t *testing.T) {
-	eachAccount(t, func(t *testing.T, p *place) {
+	eachAccount(t, func(t *testing.T, p *cluster) {
 		top := p.tree(t, "a4", `
 mkdir main; cd main; `+gitScript+`
 git worktree add -q ../linked -b linked
@@ -174,7 +174,7 @@ mkdir ../super; cd ../super; git init -q -b trunk .; git -c protocol.file.allow=
 	})
 }
 
-func unusualTarget(t *testing.T, p *place, dir, strategy string, refused bool) {
+func unusualTarget(t *testing.T, p *cluster, dir, strategy string, refused bool) {
 	before := snapshot(t, dir)
 	file := p.planOf(t, "strategy: "+strategy+"\n"+applyFor(strategy),
 		`{id: one, checkpoint: true, run: "echo 1 >one.txt"}`, twice("rm one.txt; echo 2 >two.txt"))
@@ -204,7 +204,7 @@ mkdir -p logs v1; echo keep >v1/f; ln -s v1/ cur; ln -s nowhere x
 printf '#!/bin/sh\n' >run.sh; chmod 755 run.sh; chmod 750 logs`
 
 func TestCase_A5(t *testing.T) {
-	eachAccount(t, func(t *testing.T, p *place) {
+	eachAccount(t, func(t *testing.T, p *cluster) {
 		for _, strategy := range strategies {
 			t.Run(strategy, func(t *testing.T) {
 				dir := p.tree(t, "a5-"+strategy, a5Script+"\ngit init -q -b trunk .; git add -A; "+gitIdentity+"commit -qm one")

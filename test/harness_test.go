@@ -91,16 +91,20 @@ func ordinary(t testing.TB) account {
 	return account{name: "AsNobody", uid: uid, cred: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 }
 
-// eachAccount runs do as whoever runs the tests and, where that is root, also as an ordinary
-// user: permissions prove nothing as root.
-func eachAccount(t *testing.T, do func(t *testing.T, p *place)) {
+// eachAccount runs do on a fleet with one worker as whoever runs the tests and, where that is
+// root, also as an ordinary user: permissions prove nothing as root.
+func eachAccount(t *testing.T, do func(t *testing.T, c *cluster)) {
 	t.Helper()
 	all := []account{self()}
 	if os.Getuid() == 0 {
 		all = append(all, ordinary(t))
 	}
 	for _, a := range all {
-		t.Run(a.name, func(t *testing.T) { do(t, newPlace(t, a)) })
+		t.Run(a.name, func(t *testing.T) {
+			c := startCluster(t, a)
+			c.worker(t, "w")
+			do(t, c)
+		})
 	}
 }
 

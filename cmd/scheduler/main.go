@@ -18,7 +18,7 @@ func main() {
 		if err != nil {
 			return err
 		}
-		return f.Scheduler(d.Log).Run(ctx, func() { d.Ready("scheduler on %s", nc.URL) })
+		return f.Scheduler(0, d.Log).Run(ctx, func() { d.Ready("scheduler on %s", nc.URL) })
 	})
 	c.Flags().StringVar(&prefix, "prefix", "", `first token of all subjects (default "fleet")`)
 	os.Exit(daemon.Main(c))

@@ -4,173 +4,101 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"os"
 	"sync"
 	"time"
 
 	"github.com/warmfleet/warmfleet/pkg/events"
 )
 
-// outputGrace is how long the last bytes of a step may take to be shown after the plan ended.
-const outputGrace = 300 * time.Millisecond
+const (
+	// restLimit bounds the look for the last output of a step.
+	restLimit = 2 * time.Second
+	// cancelWait bounds the wait for a cancelled plan to be rolled back after Ctrl-C.
+	cancelWait = 30 * time.Second
+)
 
 // follow shows a plan's progress and its steps' output on stderr until it is final or
 // awaits approval, and returns that event.
 func (a *app) follow(ctx context.Context, h *handle, id string) (events.Record, error) {
+	return a.followFrom(ctx, h, id, 0)
+}
+
+// followFrom is follow for a plan whose events up to a sequence were shown before.
+func (a *app) followFrom(ctx context.Context, h *handle, id string, shown uint64) (events.Record, error) {
 	showing, stop := context.WithCancel(ctx)
-	var output sync.WaitGroup
-	shown := newTally(a.stderr)
-	output.Go(func() {
-		for c, err := range h.fleet.Output.Read(showing, events.OutputQuery{PlanID: id, Follow: true}) {
-			if err != nil {
-				return
+	p := newProgress(a.stderr)
+	var tasks sync.WaitGroup
+	defer tasks.Wait()
+	defer stop()
+	tasks.Go(func() { p.animate(showing.Done()) })
+	if shown == 0 { // else the steps are done
+		tasks.Go(func() {
+			for c, err := range h.fleet.Output.Read(showing, events.OutputQuery{PlanID: id, Follow: true}) {
+				if err != nil {
+					return
+				}
+				p.chunk(c)
 			}
-			shown.chunk(c)
-		}
-	})
+		})
+	}
 	last, err := h.Wait(ctx, id, func(r events.Record) bool {
-		shown.event(r.Event)
+		if r.Seq <= shown {
+			return false
+		}
+		if r.Event.Kind() == events.TypeStepFinished {
+			p.rest(outputAfter(ctx, h, id, r.Event.Data.StepIndex, p.shown()))
+		}
+		p.event(r.Event)
 		return r.Event.Kind() == events.TypeAwaitingApproval
 	})
 	if err == nil {
-		shown.drain(ctx, h.fleet.Output, id)
-		shown.end(last.Event)
+		if shown == 0 {
+			p.rest(outputAfter(ctx, h, id, nil, p.shown()))
+		}
+		p.end(last.Event)
 	}
-	stop()
-	output.Wait()
 	return last, err
 }
 
-// tally writes progress and output to one stream without tearing lines apart.
-type tally struct {
-	mu    sync.Mutex
-	w     io.Writer
-	seq   uint64 // of the last chunk shown
-	fresh bool   // the stream stands at the start of a line
-	moved chan struct{}
-}
-
-func newTally(w io.Writer) *tally { return &tally{w: w, fresh: true, moved: make(chan struct{}, 1)} }
-
-func (t *tally) chunk(c events.Chunk) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if c.Dropped > 0 {
-		t.line("[%d bytes left out]", c.Dropped)
-	}
-	if n := len(c.Data); n > 0 {
-		t.w.Write(c.Data)
-		t.fresh = c.Data[n-1] == '\n'
-	}
-	t.seq = c.Seq
-	select {
-	case t.moved <- struct{}{}:
-	default:
-	}
-}
-
-// drain waits until everything that is stored of the output was shown.
-func (t *tally) drain(ctx context.Context, out events.Output, id string) {
-	ctx, cancel := context.WithTimeout(ctx, outputGrace)
+// outputAfter is the stored output of a step, or of all, behind a place. Showing a part of
+// it is better than to fail: plan logs has all.
+func outputAfter(ctx context.Context, h *handle, id string, step *int, after uint64) []events.Chunk {
+	ctx, cancel := context.WithTimeout(ctx, restLimit)
 	defer cancel()
-	var last uint64
-	for c, err := range out.Read(ctx, events.OutputQuery{PlanID: id}) {
+	var out []events.Chunk
+	for c, err := range h.fleet.Output.Read(ctx, events.OutputQuery{PlanID: id, Step: step, From: after + 1}) {
 		if err != nil {
-			return
+			return out
 		}
-		last = c.Seq
+		out = append(out, c)
 	}
-	for {
-		t.mu.Lock()
-		done := t.seq >= last
-		t.mu.Unlock()
-		if done {
-			return
-		}
-		select {
-		case <-t.moved:
-		case <-ctx.Done():
-			return
-		}
-	}
+	return out
 }
 
-func (t *tally) line(format string, args ...any) {
-	if !t.fresh {
-		fmt.Fprintln(t.w)
+// interrupted ends following after Ctrl-C. The plan goes on where others work on it; the
+// plan of a fleet that ends with this process, or one that is to be cancelled, is rolled back.
+func (a *app) interrupted(ctx context.Context, h *handle, id string, cancel bool) error {
+	if !cancel {
+		a.note("\nleft plan %s, which goes on; to come back: warmfleet plan events %s --follow, warmfleet plan logs %s --follow; to stop it: warmfleet plan cancel %s", id, id, id, id)
+		return &coded{exitInterrupted, nil}
 	}
-	fmt.Fprintf(t.w, format+"\n", args...)
-	t.fresh = true
-}
-
-// event shows one event as one line, where people want to know of it.
-func (t *tally) event(e events.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	d := e.Data
-	switch e.Kind() {
-	case events.TypeAccepted:
-		t.line("plan %s accepted", e.Subject)
-	case events.TypeWaiting:
-		t.line("waiting: %s", d.Reason)
-	case events.TypeClaimed:
-		t.line("running on %s (attempt %d, %s, isolation %s)", d.Worker, d.Attempt, d.Source, d.Isolation)
-		for _, n := range d.Notes {
-			t.line("  %s", n)
+	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
+	defer stop()
+	a.note("\ncancelling plan %s; Ctrl-C again ends at once", id)
+	if _, err := h.Cancel(ctx, id, user()); err != nil {
+		a.note("warmfleet: %s", plain(err))
+	}
+	if _, err := h.Wait(ctx, id, nil); err == nil {
+		v, err := h.Plan(ctx, id)
+		if err == nil && !a.forPeople() {
+			err = a.printPlan(v)
 		}
-	case events.TypeStepStarted:
-		t.line("step %s ...", d.Step)
-	case events.TypeStepFinished:
-		t.line("step %s %s%s", d.Step, stepEnd(d), took(d.DurationMS))
-	case events.TypeCheckpointed:
-		if d.Checkpoint != nil {
-			t.line("checkpoint %s (%s, %d bytes stored)", d.Checkpoint.ID, d.Checkpoint.Phase, d.Checkpoint.SizeBytes)
+		if err == nil {
+			a.note("plan %s %s", id, v.State)
 		}
-	case events.TypeRolledBack:
-		t.line("rolled back: %s", d.Reason)
-	case events.TypeInterrupted, events.TypeRetrying:
-		t.line("interrupted: %s", d.Reason)
-	case events.TypeCancelRequested:
-		t.line("cancelling")
 	}
-}
-
-func stepEnd(d events.Data) string {
-	if d.State == events.StepSucceeded {
-		return "ok"
-	}
-	return "failed: " + d.Error
-}
-
-func took(ms *int64) string {
-	if ms == nil {
-		return ""
-	}
-	return fmt.Sprintf(" (%s)", time.Duration(*ms)*time.Millisecond)
-}
-
-// end shows how the plan ended, or that it waits for approval.
-func (t *tally) end(e events.Event) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	f := e.Data.Plan
-	if f == nil {
-		return
-	}
-	switch {
-	case f.State == events.StateAwaitingApproval:
-		t.line("plan %s is executed and awaits approval", e.Subject)
-	case e.Data.Error != "":
-		t.line("plan %s %s: %s", e.Subject, f.State, e.Data.Error)
-	default:
-		t.line("plan %s %s", e.Subject, f.State)
-	}
-	if e.Data.RolledBack != "" {
-		t.line("rolled back the %s to its pre_execute checkpoint", e.Data.RolledBack)
-	}
-	for _, c := range e.Data.Conflicts {
-		t.line("  conflict: %q: %s", c.Path, c.Kind)
-	}
+	return &coded{exitInterrupted, nil}
 }
 
 // conclude prints a plan that ended, or waits for approval, and returns its exit code.
@@ -180,7 +108,7 @@ func (a *app) conclude(ctx context.Context, h *handle, last events.Record) error
 	}
 	f := last.Event.Data.Plan
 	if f == nil {
-		return errors.New("plan ended without a state")
+		return errors.New("the plan ended without a state")
 	}
 	if code := outcomeExit(f.State, f.Code); code != exitOK {
 		return &coded{code, nil}
@@ -194,10 +122,10 @@ func (a *app) show(ctx context.Context, h *handle, id string) error {
 	if err != nil {
 		return err
 	}
-	if a.format != "table" && a.format != "wide" {
+	if !a.forPeople() {
 		return a.printPlan(v)
 	}
-	if v.Changed == nil || *v.Changed == 0 {
+	if v.Changed == nil || *v.Changed == 0 || a.diffShown {
 		return nil
 	}
 	diff, err := h.Diff(ctx, id)
@@ -206,4 +134,15 @@ func (a *app) show(ctx context.Context, h *handle, id string) error {
 	}
 	_, err = fmt.Fprint(a.stdout, diff)
 	return err
+}
+
+// showDiff shows a difference that somebody is asked about: once, where stdout is read by
+// the same person.
+func (a *app) showDiff(diff string) {
+	if f, ok := a.stdout.(*os.File); ok && a.forPeople() && terminal(f) {
+		fmt.Fprint(a.stdout, diff)
+		a.diffShown = true
+		return
+	}
+	fmt.Fprint(a.stderr, diff)
 }

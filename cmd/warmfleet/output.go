@@ -15,6 +15,9 @@ import (
 // formats are the values of -o.
 var formats = []string{"table", "json", "jsonl", "yaml", "name", "wide"}
 
+// forPeople tells whether data is to be read by people.
+func (a *app) forPeople() bool { return a.format == "table" || a.format == "wide" }
+
 // printer writes data to stdout in the format that was asked for; messages go elsewhere.
 type printer struct {
 	format string

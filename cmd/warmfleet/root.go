@@ -23,6 +23,8 @@ type app struct {
 	format   string
 	json     bool
 	verbose  bool
+	// diffShown: the difference was shown with a question already.
+	diffShown bool
 }
 
 func (a *app) root() *cobra.Command {

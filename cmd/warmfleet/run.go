@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,8 +23,6 @@ const (
 	localSlots = 2
 	// localDrain is how long its running steps may go on when the command ends.
 	localDrain = 2 * time.Second
-	// cancelWait bounds the wait for a cancelled plan to be rolled back after Ctrl-C.
-	cancelWait = 30 * time.Second
 )
 
 // runFlags are the flags of `run`.
@@ -33,15 +30,25 @@ type runFlags struct {
 	path, repo, ref, strategy, apply, isolation string
 	yes                                         bool
 	inputs                                      []string
+	cancelOnInterrupt                           bool
 }
 
 func (a *app) runCommand() *cobra.Command {
 	var f runFlags
 	c := &cobra.Command{
 		Use:   "run PLAN.yaml",
-		Short: "Run one plan to its end",
-		Long:  "Run one plan to its end: on the given server's fleet, else on a fleet in this process.",
-		Args:  args(1, "one plan file"),
+		Short: "Run one plan to its end and show what it changed",
+		Long: `Run one plan to its end: on the fleet of the server that was given, else on one in this process, whose state
+stays in the state directory. Progress goes to stderr; stdout gets the difference, or with -o json the plan.
+
+A plan with apply: manual is applied after you said yes to the difference (on a terminal), with --yes, or later by
+"warmfleet plan approve". Ctrl-C cancels the plan and rolls it back; a plan on a server goes on without you.`,
+		Example: `  warmfleet run examples/quickstart.yaml               # as the plan says
+  warmfleet run fix.yaml --path ~/src/app              # on that directory; asks before it changes anything there
+  warmfleet run fix.yaml --path . --yes                # apply without asking
+  warmfleet run fix.yaml --path . --strategy git_worktree --apply never
+  warmfleet run bump.yaml --input pkg=cobra -o json | jq -r .state`,
+		Args: args(1, "one plan file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.run(c.Context(), args[0], f)
 		},
@@ -54,6 +61,7 @@ func (a *app) runCommand() *cobra.Command {
 	fl.StringVar(&f.apply, "apply", "", "auto, manual, never or ask, instead of the plan's")
 	fl.BoolVar(&f.yes, "yes", false, "approve without asking")
 	fl.StringArrayVar(&f.inputs, "input", nil, "an input of the plan as name=value; may be repeated")
+	fl.BoolVar(&f.cancelOnInterrupt, "cancel-on-interrupt", false, "cancel the plan on Ctrl-C also where it would go on")
 	fl.StringVar(&f.isolation, "isolation", "", "required or preferred: whether the plan may run where guarantees do not hold")
 	return c
 }
@@ -195,16 +203,14 @@ func localise(p *plan.Plan) error {
 // see follows a plan to its end, asks for approval where that is wanted, and prints it.
 func (a *app) see(ctx context.Context, h *handle, id string, f runFlags) error {
 	last, err := a.follow(ctx, h, id)
+	if err == nil && last.Event.Kind() == events.TypeAwaitingApproval {
+		last, err = a.decideApproval(ctx, h, last, f)
+	}
 	if ctx.Err() != nil {
-		return a.interrupted(ctx, h, id)
+		return a.interrupted(ctx, h, id, h.local != nil || f.cancelOnInterrupt)
 	}
 	if err != nil {
 		return err
-	}
-	if last.Event.Kind() == events.TypeAwaitingApproval {
-		if last, err = a.decideApproval(ctx, h, last, f); err != nil {
-			return err
-		}
 	}
 	return a.conclude(ctx, h, last)
 }
@@ -213,7 +219,7 @@ func (a *app) see(ctx context.Context, h *handle, id string, f runFlags) error {
 func (a *app) decideApproval(ctx context.Context, h *handle, last events.Record, f runFlags) (events.Record, error) {
 	id := last.Event.Subject
 	if !f.yes && !(terminal(a.stdin) && (f.apply == "" || f.apply == "ask")) {
-		a.note("plan %s awaits approval: warmfleet plan approve %s", id, id)
+		a.note("to apply it: warmfleet plan approve %s; to drop it: warmfleet plan reject %s", id, id)
 		return last, nil
 	}
 	if !f.yes {
@@ -221,47 +227,38 @@ func (a *app) decideApproval(ctx context.Context, h *handle, last events.Record,
 		if err != nil {
 			return last, err
 		}
-		fmt.Fprint(a.stderr, diff)
-		if !a.ask("apply this?") {
-			_, err := h.Reject(ctx, id, user())
-			if err != nil {
+		a.showDiff(diff)
+		yes, err := a.ask(ctx, "apply this?")
+		if err != nil {
+			return last, err
+		}
+		if !yes {
+			if _, err := h.Reject(ctx, id, user()); err != nil {
 				return last, err
 			}
-			return a.follow(ctx, h, id)
+			return a.followFrom(ctx, h, id, last.Seq)
 		}
 	}
 	if _, err := h.Approve(ctx, id, user()); err != nil {
 		return last, err
 	}
-	return h.Wait(ctx, id, nil)
+	return a.followFrom(ctx, h, id, last.Seq)
 }
 
-func (a *app) ask(question string) bool {
+// ask asks a question whose answer is no unless it is yes.
+func (a *app) ask(ctx context.Context, question string) (bool, error) {
 	fmt.Fprintf(a.stderr, "%s [y/N] ", question)
-	line, err := bufio.NewReader(a.stdin).ReadString('\n')
-	if err != nil && !errors.Is(err, io.EOF) {
-		return false
+	answer := make(chan string, 1)
+	go func() { // ends with the program, where nobody answers
+		line, _ := bufio.NewReader(a.stdin).ReadString('\n')
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case got := <-answer:
+		return got == "y" || got == "yes", nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
 	}
-	answer := strings.ToLower(strings.TrimSpace(line))
-	return answer == "y" || answer == "yes"
-}
-
-// interrupted cancels a plan of a local fleet, which would end with this process anyway; a
-// plan on a server goes on.
-func (a *app) interrupted(ctx context.Context, h *handle, id string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
-	defer cancel()
-	if h.local == nil {
-		a.note("plan %s goes on: warmfleet plan show %s, warmfleet plan cancel %s", id, id, id)
-		return &coded{exitInterrupted, nil}
-	}
-	a.note("cancelling plan %s", id)
-	if _, err := h.Cancel(ctx, id, user()); err == nil {
-		if last, err := h.Wait(ctx, id, nil); err == nil {
-			a.show(ctx, h, last.Event.Subject)
-		}
-	}
-	return &coded{exitInterrupted, nil}
 }
 
 // user says who approves or cancels.

@@ -21,7 +21,6 @@ type submitFlags struct {
 	id                string
 	at, after         string
 	wait, follow      bool
-	cancelOnInterrupt bool
 	timeout           time.Duration
 }
 
@@ -30,7 +29,13 @@ func (a *app) submitCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "submit PLAN.yaml",
 		Short: "Submit a plan to the fleet and print its id",
-		Args:  args(1, "one plan file"),
+		Long: `Submit a plan to the fleet and print its id alone on stdout. With --wait or --follow, wait for its end (or for
+the need of approval) and print the plan instead; the exit code is then the plan's.`,
+		Example: `  id=$(warmfleet submit fix.yaml --path ~/src/app)
+  warmfleet submit fix.yaml --path ~/src/app --follow
+  warmfleet submit fix.yaml --id 01KB93T3M4X0V2P1D5Q7R9S8TZ   # the same id and plan again is the same plan
+  warmfleet submit fix.yaml --wait --wait-timeout 10m -o json | jq -r .state`,
+		Args: args(1, "one plan file"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.submit(c.Context(), args[0], f)
 		},
@@ -137,15 +142,10 @@ func (a *app) await(ctx context.Context, h *handle, id string, f submitFlags) er
 		last, err = h.Wait(wait, id, func(r events.Record) bool { return r.Event.Kind() == events.TypeAwaitingApproval })
 	}
 	switch {
-	case ctx.Err() != nil && f.cancelOnInterrupt:
-		if _, err := h.Cancel(context.WithoutCancel(ctx), id, user()); err != nil {
-			return err
-		}
-		return &coded{exitInterrupted, nil}
 	case ctx.Err() != nil:
-		return a.interrupted(ctx, h, id)
+		return a.interrupted(ctx, h, id, f.cancelOnInterrupt || h.local != nil && h.local.Holds())
 	case wait.Err() != nil:
-		return &coded{exitTimeout, fmt.Errorf("plan %s: not ended after %s; it goes on", id, f.timeout)}
+		return &coded{exitTimeout, fmt.Errorf("plan %s: did not end within %s and goes on: look again with warmfleet plan show %s", id, f.timeout, id)}
 	case err != nil:
 		return err
 	}

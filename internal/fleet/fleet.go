@@ -6,6 +6,7 @@ package fleet
 
 import (
 	"context"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -69,12 +70,12 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Fleet, error
 	return f, err
 }
 
-// Scheduler returns a scheduler of the fleet.
-func (f *Fleet) Scheduler(log zerolog.Logger) *scheduler.Scheduler {
+// Scheduler returns a scheduler of the fleet; see scheduler.New.
+func (f *Fleet) Scheduler(pullWait time.Duration, log zerolog.Logger) *scheduler.Scheduler {
 	return scheduler.New(scheduler.Fleet{
 		Conn: f.Conn, Subjects: f.Subjects, Log: f.Log, Queue: f.Queue, Submissions: f.Submissions,
 		Workers: f.Workers, Leases: f.Leases, Plans: f.Plans, Checkpoints: f.Checkpoints, Store: f.Store,
-	}, log)
+	}, pullWait, log)
 }
 
 // Worker returns a worker of the fleet; see worker.New.

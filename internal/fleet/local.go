@@ -24,6 +24,9 @@ import (
 // joinTimeout bounds the wait for a process that holds the state directory to be ready.
 const joinTimeout = 15 * time.Second
 
+// localPullWait is short: a command that has done its work should not wait for a pull to expire.
+const localPullWait = 100 * time.Millisecond
+
 // Local is the fleet of a state directory: this process runs its server and scheduler, or
 // has joined the process that does. Workers are added to it.
 type Local struct {
@@ -112,7 +115,7 @@ func (l *Local) schedule(ctx context.Context) error {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stopScheduler = stop
 	ready := make(chan struct{})
-	s := l.Fleet.Scheduler(l.log)
+	s := l.Fleet.Scheduler(localPullWait, l.log)
 	l.tasks.Go(func() {
 		if err := s.Run(life, func() { close(ready) }); err != nil {
 			l.failed <- err
@@ -149,7 +152,7 @@ func (l *Local) AddWorker(ctx context.Context, cfg worker.Config) error {
 	if err != nil {
 		return err
 	}
-	cfg.StateDir = dir
+	cfg.StateDir, cfg.PullWait = dir, localPullWait
 	if cfg.Name == "" {
 		cfg.Name = "local-" + events.NewID()
 	}

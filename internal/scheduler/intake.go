@@ -20,7 +20,7 @@ var errTaken = errors.New("id_taken")
 // intake turns submissions into accepted or rejected plans until ctx ends.
 func (s *Scheduler) intake(ctx context.Context) {
 	for ctx.Err() == nil {
-		got, err := s.fleet.Submissions.Pull(ctx, 64, time.Second)
+		got, err := s.fleet.Submissions.Pull(ctx, 64, s.pullWait)
 		if err != nil && ctx.Err() == nil {
 			s.log.Warn().Err(err).Msg("pull submissions")
 			sleep(ctx, time.Second)

@@ -7,7 +7,6 @@ package scheduler
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -39,47 +38,64 @@ type Scheduler struct {
 	log   zerolog.Logger
 	id    string
 	index *index
+
+	pullWait time.Duration
 }
 
-// New returns a scheduler of the fleet.
-func New(fleet Fleet, log zerolog.Logger) *Scheduler {
-	return &Scheduler{fleet: fleet, log: log, id: events.NewID(), index: newIndex()}
+// DefaultPullWait is when a pull of submissions expires.
+const DefaultPullWait = time.Second
+
+// New returns a scheduler of the fleet. pullWait is how long one pull of submissions waits,
+// and with it how long a stop may take to be noticed; DefaultPullWait if zero.
+func New(fleet Fleet, pullWait time.Duration, log zerolog.Logger) *Scheduler {
+	if pullWait == 0 {
+		pullWait = DefaultPullWait
+	}
+	return &Scheduler{fleet: fleet, log: log, id: events.NewID(), index: newIndex(), pullWait: pullWait}
 }
 
 func (s *Scheduler) source() string { return "/scheduler/" + s.id }
 
 // Run serves until ctx ends. ready is called once the log was read and the API answers.
 func (s *Scheduler) Run(ctx context.Context, ready func()) error {
+	return s.run(ctx, func(ctx context.Context) (stop func(), err error) {
+		api, err := s.serve(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ready()
+		return api.stop, nil
+	})
+}
+
+// run does everything but the API, which open starts once the log was read.
+func (s *Scheduler) run(ctx context.Context, open func(context.Context) (stop func(), err error)) error {
 	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	var tasks sync.WaitGroup
-	defer tasks.Wait()
+	defer func() {
+		stop()
+		tasks.Wait()
+	}()
 	records, err := s.fleet.Log.Follow(ctx, events.Filter{Noun: events.NounPlan, Mark: true})
 	if err != nil {
 		return err
 	}
 	tasks.Go(func() { s.follow(ctx, records) })
 	if err := s.watchWorkers(ctx, &tasks); err != nil {
-		return errors.Join(err, cancelled(stop))
+		return err
 	}
 	if !s.index.awaitRead(ctx) {
 		return nil
 	}
-	api, err := s.serve(ctx)
-	if err != nil {
-		return errors.Join(err, cancelled(stop))
-	}
-	defer api.stop()
 	tasks.Go(func() { s.intake(ctx) })
 	tasks.Go(func() { s.lead(ctx) })
 	tasks.Go(func() { s.project(ctx) })
-	ready()
+	closeAPI, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeAPI()
 	<-ctx.Done()
-	return nil
-}
-
-func cancelled(stop func()) error {
-	stop()
 	return nil
 }
 

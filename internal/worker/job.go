@@ -32,7 +32,7 @@ func (w *Worker) pull(ctx, life context.Context, pool string) {
 		if !w.awaitSlot(ctx) {
 			return
 		}
-		got, err := w.fleet.Queue.Pull(ctx, events.Pull{Pool: pool, Max: 1, Priority: w.priority(), Wait: time.Second})
+		got, err := w.fleet.Queue.Pull(ctx, events.Pull{Pool: pool, Max: 1, Priority: w.priority(), Wait: w.cfg.PullWait})
 		if err != nil && ctx.Err() == nil {
 			w.log.Warn().Err(err).Str("pool", pool).Msg("pull commands")
 			if sleep(ctx, time.Second) != nil {

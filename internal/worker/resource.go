@@ -86,7 +86,7 @@ func (w *Worker) checkStrategy(p *plan.Plan, t *target) error {
 	case p.Strategy == plan.InPlace && w.report.Rung == isolate.RungBare && os.Getuid() == 0:
 		return refuse("unmet_isolation", "strategy none: as root it needs an id-mapped mount, which does not work here: run the worker as an ordinary user")
 	case t.info.Kind == gitrepo.KindBare && p.Apply != plan.ApplyNever:
-		return refuse("invalid_resource", "path %s: is a bare repository, which has no files to apply to: use apply: never", t.path)
+		return refuse("invalid_resource", "strategy %s: %s is a bare repository, which has no files to apply to: use copy_on_write or git_worktree with apply: never", p.Strategy, t.path)
 	}
 	return nil
 }

@@ -42,6 +42,9 @@ const (
 // DefaultDrain is how long running steps may go on after a daemon was asked to stop.
 const DefaultDrain = 60 * time.Second
 
+// DefaultPullWait is when a pull of commands expires (design 3.4).
+const DefaultPullWait = time.Second
+
 // Config is what people set about a worker.
 type Config struct {
 	// Name is unique in the fleet: letters, digits, - and _.
@@ -62,6 +65,9 @@ type Config struct {
 	Labels map[string]string
 	// Warm is how many started inits wait for a plan.
 	Warm int
+	// PullWait is how long one pull of commands waits, and with it how long a stop may take to
+	// be noticed; DefaultPullWait if zero.
+	PullWait time.Duration
 	// DrainTimeout bounds how long running steps may go on after a stop was asked.
 	DrainTimeout time.Duration
 }
@@ -125,6 +131,9 @@ func New(ctx context.Context, cfg Config, fleet Fleet, log zerolog.Logger) (*Wor
 }
 
 func (c *Config) validate() error {
+	if c.PullWait == 0 {
+		c.PullWait = DefaultPullWait
+	}
 	switch {
 	case c.Name == "":
 		return errors.New("worker: config: name is empty")

@@ -60,7 +60,7 @@ func TestJetStream_Replicated(t *testing.T) {
 	for _, s := range servers {
 		stores = append(stores, openStore(t, connect(t, s.ClientURL()), objectstore.Options{}))
 	}
-	for i := range 30 {
+	for i := range 12 {
 		name := fmt.Sprint("x", i)
 		data := objectstoretest.Bytes(uint64(i), 1_100_000)
 		objectstoretest.Put(t, stores[i%3], name, data)

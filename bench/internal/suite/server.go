@@ -1,0 +1,114 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"github.com/warmfleet/warmfleet/internal/fleet"
+	"github.com/warmfleet/warmfleet/internal/natsboot"
+	"github.com/warmfleet/warmfleet/internal/worker"
+)
+
+// hostID stands for this host: not every machine has an id.
+const hostID = "benchhost"
+
+// server is an embedded server with the fleet's streams, and what runs on it.
+type server struct {
+	*fleet.Fleet
+	lock *natsboot.Lock
+	srv  *natsboot.Server
+	nc   *nats.Conn
+
+	life  context.Context
+	stop  context.CancelFunc
+	tasks sync.WaitGroup
+}
+
+// startServer starts a server with its data in dir, as `warmfleet up` does, but for the
+// nats context that it writes into the user's configuration.
+func startServer(ctx context.Context, dir string) (*server, error) {
+	s := &server{}
+	s.life, s.stop = context.WithCancel(ctx)
+	if err := s.open(ctx, dir); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+func (s *server) open(ctx context.Context, dir string) error {
+	state, err := natsboot.StateDir(dir)
+	if err != nil {
+		return err
+	}
+	if s.lock, _, err = natsboot.Acquire(ctx, state); err != nil {
+		return err
+	}
+	if s.srv, err = natsboot.Start(ctx, natsboot.Options{Lock: s.lock, Log: zerolog.Nop()}); err != nil {
+		return err
+	}
+	if s.nc, err = s.srv.Connect(nats.Name("bench")); err != nil {
+		return err
+	}
+	js, err := jetstream.New(s.nc)
+	if err != nil {
+		return err
+	}
+	s.Fleet, err = fleet.Open(ctx, js, fleet.Options{Declare: true})
+	return err
+}
+
+// run runs a service until close, and returns when it is ready.
+func (s *server) run(service func(ctx context.Context, ready func()) error) error {
+	ready, failed := make(chan struct{}), make(chan error, 1)
+	s.tasks.Go(func() { failed <- service(s.life, func() { close(ready) }) })
+	select {
+	case <-ready:
+		return nil
+	case err := <-failed:
+		return err
+	case <-s.life.Done():
+		return context.Cause(s.life)
+	}
+}
+
+// schedule runs a scheduler.
+func (s *server) schedule() error { return s.run(s.Scheduler(0, zerolog.Nop()).Run) }
+
+// work runs a worker in this process that allows one path.
+func (s *server) work(ctx context.Context, dir string, cfg worker.Config) error {
+	cfg.Name, cfg.HostID, cfg.StateDir, cfg.Isolation, cfg.DrainTimeout = "bench", hostID, filepath.Join(dir, "worker"), worker.Preferred, time.Second
+	w, err := s.Worker(ctx, cfg, zerolog.Nop())
+	if err != nil {
+		return err
+	}
+	return s.run(func(ctx context.Context, ready func()) error {
+		defer w.Close()
+		return w.Run(ctx, ready)
+	})
+}
+
+func (s *server) close() error {
+	s.stop()
+	s.tasks.Wait()
+	var errs []error
+	if s.nc != nil {
+		s.nc.Close()
+	}
+	if s.srv != nil {
+		errs = append(errs, s.srv.Stop(context.Background()))
+	}
+	if s.lock != nil {
+		errs = append(errs, s.lock.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// storage is where the fleet keeps checkpoints.
+func (s *server) storage() stored { return stored{s.Store, s.Checkpoints} }
