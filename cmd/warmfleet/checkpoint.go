@@ -14,7 +14,12 @@ import (
 )
 
 func (a *app) checkpointCommand() *cobra.Command {
-	c := &cobra.Command{Use: "checkpoint", Aliases: []string{"cp"}, Short: "Look at checkpoints, go back to them, export them"}
+	c := &cobra.Command{
+		Use: "checkpoint", Aliases: []string{"cp"}, Short: "Look at checkpoints, go back to them, export them",
+		Example: `  warmfleet checkpoint ls --plan ID
+  warmfleet checkpoint export ID | tar --xattrs -xpSf - -C dir
+  warmfleet checkpoint rollback ID --worker w2`,
+	}
 	c.AddCommand(a.checkpointLs(), a.checkpointShow(), a.checkpointRollback(), a.checkpointExport(), a.checkpointRm())
 	return c
 }
@@ -31,7 +36,7 @@ func (a *app) checkpointLs() *cobra.Command {
 				}
 				s := sheet{data: cps, header: []string{"ID", "PLAN", "PHASE", "SIZE", "PORTABLE", "AGE", "SANDBOX", "WORKER"}, wide: 2}
 				for _, c := range cps {
-					s.rows = append(s.rows, []any{c.ID, c.Plan, c.Phase, c.SizeBytes, c.Portable, age(c.CreatedAt), c.Sandbox, c.Worker})
+					s.rows = append(s.rows, []any{c.ID, c.Plan, c.Phase, size(c.SizeBytes), c.Portable, age(c.CreatedAt), c.Sandbox, c.Worker})
 				}
 				return a.printer().list(s)
 			})
@@ -51,15 +56,20 @@ func (a *app) checkpointShow() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printer().one(cp, func(w io.Writer) {
-					fmt.Fprintf(w, "id        %s\nplan      %s\nsandbox   %s\nphase     %s\ncreated   %s\nsize      %d bytes\nportable  %v\nbase      %s\n",
-						cp.ID, cp.Plan, cp.Sandbox, cp.Phase, cp.CreatedAt.Format("2006-01-02 15:04:05 MST"), cp.SizeBytes, cp.Portable, cp.Base)
-					for _, l := range cp.Layers {
-						fmt.Fprintf(w, "layer     %s\n", l)
-					}
-				})
+				return a.printer().one(cp, cp.ID, func(w io.Writer) { describe(w, cp) })
 			})
 		},
+	}
+}
+
+func describe(w io.Writer, cp api.Checkpoint) {
+	fmt.Fprintf(w, "id        %s\nplan      %s\nsandbox   %s\nphase     %s\ncreated   %s\nsize      %d bytes\nportable  %v\nworker    %s\nbase      %s\n",
+		cp.ID, cp.Plan, cp.Sandbox, cp.Phase, cp.CreatedAt.Format("2006-01-02 15:04:05 MST"), cp.SizeBytes, cp.Portable, cp.Worker, cp.Base)
+	for _, l := range cp.Layers {
+		fmt.Fprintf(w, "layer     %s\n", l)
+	}
+	if string(cp.Lost) != "[]" {
+		fmt.Fprintf(w, "lost      %s\n", cp.Lost)
 	}
 }
 
@@ -69,14 +79,17 @@ func (a *app) checkpointRollback() *cobra.Command {
 		Use: "rollback ID", Short: "Make a sandbox in the state of a checkpoint, kept for an hour", Args: args(1, "a checkpoint id"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				if err := h.work(ctx, worker.Required); err != nil {
-					return err
+				if h.local != nil && h.local.Holds() {
+					if err := h.work(ctx, worker.Required); err != nil {
+						return err
+					}
+					a.note("this fleet ends with the command, and the sandbox with it: run warmfleet up to keep one, or checkpoint export to get the files")
 				}
 				r, err := h.Rollback(ctx, args[0], on)
 				if err != nil {
 					return err
 				}
-				return a.printer().one(r, func(w io.Writer) { fmt.Fprintf(w, "sandbox %s on %s: %s\n", r.Sandbox, r.Worker, r.State) })
+				return a.printer().one(r, r.Sandbox, func(w io.Writer) { fmt.Fprintf(w, "sandbox %s on %s: %s\n", r.Sandbox, r.Worker, r.State) })
 			})
 		},
 	}
@@ -111,7 +124,7 @@ func (a *app) checkpointRm() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printer().one(done, func(w io.Writer) { fmt.Fprintln(w, done.ID) })
+				return a.printer().one(done, done.ID, func(w io.Writer) { fmt.Fprintln(w, done.ID) })
 			})
 		},
 	}

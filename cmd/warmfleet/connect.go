@@ -62,7 +62,7 @@ func (h *handle) close(ctx context.Context) error {
 	if h.local != nil {
 		return h.local.Close(context.WithoutCancel(ctx))
 	}
-	h.fleet.Conn.Close()
+	h.fleet.Close()
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
@@ -30,6 +31,11 @@ func (a *app) upCommand() *cobra.Command {
 	var f upFlags
 	c := &cobra.Command{
 		Use: "up", Short: "Run a whole fleet in this process until it is stopped", Args: args(0, "no arguments"),
+		Long: `Run a NATS server, a scheduler and workers in this process until it is stopped. Other commands of this user find
+it by the state directory; programs by <state directory>/nats.env or the nats context warmfleet-local. It listens
+on loopback only, with credentials of its own. Workers on other hosts need a server of yours: see deploy/nats.conf.`,
+		Example: `  warmfleet up --allow-path ~/src
+  warmfleet up --workers 0 --listen 127.0.0.1:4222     # server and scheduler; workers are processes of their own`,
 		RunE: func(c *cobra.Command, _ []string) error { return a.up(c.Context(), f) },
 	}
 	fl := c.Flags()
@@ -44,6 +50,12 @@ func (a *app) upCommand() *cobra.Command {
 func (a *app) up(ctx context.Context, f upFlags) error {
 	if f.workers < 0 || f.workers > 64 {
 		return usagef("--workers %d: use 0 to 64", f.workers)
+	}
+	if !slices.Contains([]string{"required", "preferred", "off"}, f.isolation) {
+		return usagef("--isolation %q: use required, preferred or off", f.isolation)
+	}
+	if f.slots < 1 {
+		return usagef("--slots %d: at least 1 is needed", f.slots)
 	}
 	dir, err := natsboot.StateDir(a.stateDir)
 	if err != nil {
@@ -78,6 +90,7 @@ func (a *app) serve(ctx context.Context, l *fleet.Local, f upFlags) error {
 	a.note("ready: NATS at %s, state in %s, credentials in %s/nats.env", l.URL(), l.Dir(), l.Dir())
 	select {
 	case <-ctx.Done():
+		a.note("stopping: running steps get %s, then their plans are handed over; again ends at once", worker.DefaultDrain)
 		return nil
 	case err := <-l.Failed():
 		return err
@@ -120,7 +133,7 @@ func (a *app) workerShow() *cobra.Command {
 				}
 				for _, w := range workers {
 					if w.Name == args[0] {
-						return a.printer().one(w, func(out io.Writer) {
+						return a.printer().one(w, w.Name, func(out io.Writer) {
 							fmt.Fprintf(out, "name       %s\nhost       %s\nstate      %s\nslots      %d, %d free\nisolation  %s\n", w.Name, w.Host, w.State, w.Slots, w.Free, w.Isolation)
 							for _, token := range slices.Sorted(maps.Keys(w.Pools)) {
 								fmt.Fprintf(out, "pool       %s %s\n", token, w.Pools[token])
@@ -128,7 +141,7 @@ func (a *app) workerShow() *cobra.Command {
 						})
 					}
 				}
-				return &coded{exitNotFound, fmt.Errorf("worker %q: is not live", args[0])}
+				return &coded{exitNotFound, fmt.Errorf("worker %q: is not live: see warmfleet worker ls", args[0])}
 			})
 		},
 	}
@@ -145,7 +158,7 @@ type doctorReport struct {
 
 func (a *app) doctorCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: "doctor", Short: "Try what this machine can guarantee", Args: args(0, "no arguments"),
+		Use: "doctor", Short: "Try out what this machine can guarantee to a plan", Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(c.Context()) },
 	}
 }
@@ -163,17 +176,32 @@ func (a *app) doctor(ctx context.Context) error {
 	if out.Missing == nil {
 		out.Missing = []string{}
 	}
-	err = a.printer().one(out, func(w io.Writer) {
-		fmt.Fprintf(w, "isolation %s, overlay %v %s\n", out.Isolation, out.Overlay, out.OverlayWhy)
-		for _, name := range slices.Sorted(maps.Keys(r.Guarantees)) {
-			g := r.Guarantees[name]
-			fmt.Fprintf(w, "  %-14s %-12s %s %s\n", name, g.State, g.Why, g.Fix)
-		}
-	})
+	err = a.printer().one(out, out.Isolation, func(w io.Writer) { out.write(w) })
 	if err == nil && len(out.Missing) > 0 {
 		return &coded{exitGuarantee, fmt.Errorf("required guarantees do not hold here: %s: run with --isolation preferred to do without", strings.Join(out.Missing, ", "))}
 	}
 	return err
+}
+
+func (r doctorReport) write(w io.Writer) {
+	overlay := "works"
+	if !r.Overlay {
+		overlay = "does not work, files are copied instead: " + r.OverlayWhy
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "isolation\t%s\noverlay\t%s\n", r.Isolation, overlay)
+	for _, name := range slices.Sorted(maps.Keys(r.Guarantees)) {
+		g := r.Guarantees[name]
+		text := string(g.State)
+		if g.Why != "" {
+			text += ": " + g.Why
+		}
+		if g.Fix != "" {
+			text += "; " + g.Fix
+		}
+		fmt.Fprintf(t, "%s\t%s\n", name, text)
+	}
+	t.Flush()
 }
 
 func (a *app) versionCommand() *cobra.Command {
@@ -183,7 +211,7 @@ func (a *app) versionCommand() *cobra.Command {
 			v := struct {
 				Version string `json:"version"`
 			}{version.Version()}
-			return a.printer().one(v, func(w io.Writer) { fmt.Fprintln(w, "warmfleet", v.Version) })
+			return a.printer().one(v, v.Version, func(w io.Writer) { fmt.Fprintln(w, "warmfleet", v.Version) })
 		},
 	}
 }

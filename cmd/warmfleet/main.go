@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/signal"
@@ -28,19 +29,37 @@ func execute(ctx context.Context, args []string) int {
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
-	code := exitCode(err)
 	if err != nil {
 		a.complain(err)
 	}
-	return code
+	return exitCode(err)
 }
 
 // complain prints an error as lines for people: what failed, on what, why, what to do.
 func (a *app) complain(err error) {
-	if c, ok := err.(*coded); ok && c.err == nil {
+	var c *coded
+	switch {
+	case errors.As(err, &c) && c.err == nil:
+		return // what there is to say was said
+	case exitCode(err) == exitInterrupted:
+		a.note("warmfleet: interrupted")
 		return
 	}
-	for line := range strings.Lines(err.Error()) {
+	for line := range strings.Lines(plain(err)) {
 		fmt.Fprintf(a.stderr, "warmfleet: %s\n", strings.TrimRight(line, "\n"))
 	}
+}
+
+// packages are the names that errors begin with for those who read code.
+var packages = []string{"natsboot", "fleet", "worker", "client", "checkpoint", "events", "plan", "isolate", "layer", "scheduler", "kv", "objectstore"}
+
+// plain is an error's text without the package that it comes from.
+func plain(err error) string {
+	text := err.Error()
+	for _, name := range packages {
+		if rest, ok := strings.CutPrefix(text, name+": "); ok {
+			return rest
+		}
+	}
+	return text
 }

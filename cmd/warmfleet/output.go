@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
 	"github.com/mattn/go-isatty"
@@ -32,11 +33,14 @@ type sheet struct {
 	wide   int // how many of the columns are for -o wide only, at the end
 }
 
-// one prints a single object.
-func (p printer) one(v any, text func(io.Writer)) error {
+// one prints a single object: as data, by its name, or as text.
+func (p printer) one(v any, name string, text func(io.Writer)) error {
 	switch p.format {
 	case "json", "jsonl", "yaml":
 		return p.encode(v)
+	case "name":
+		_, err := fmt.Fprintln(p.w, name)
+		return err
 	default:
 		text(p.w)
 		return nil
@@ -52,7 +56,9 @@ func (p printer) list(s sheet) error {
 		return p.lines(s.data)
 	case "name":
 		for _, row := range s.rows {
-			fmt.Fprintln(p.w, row[0])
+			if _, err := fmt.Fprintln(p.w, row[0]); err != nil {
+				return err
+			}
 		}
 		return nil
 	}
@@ -61,14 +67,17 @@ func (p printer) list(s sheet) error {
 		columns -= s.wide
 	}
 	t := table.NewWriter()
-	t.SetOutputMirror(p.w)
-	t.SetStyle(table.StyleLight)
+	style := table.StyleLight
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	t.SetStyle(style)
+	t.SuppressTrailingSpaces()
 	t.AppendHeader(row(s.header, columns))
 	for _, r := range s.rows {
 		t.AppendRow(table.Row(r[:columns]))
 	}
-	t.Render()
-	return nil
+	_, err := fmt.Fprintln(p.w, t.Render())
+	return err
 }
 
 func row(cells []string, n int) table.Row {
@@ -94,18 +103,29 @@ func (p printer) encode(v any) error {
 	return err
 }
 
-// yaml prints JSON as YAML, so that both have the same names.
+// yaml prints JSON as YAML, with the same names in the same order.
 func (p printer) yaml(b []byte) error {
-	var v any
-	if err := yaml.Unmarshal(b, &v); err != nil {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(b, &doc); err != nil {
 		return err
 	}
-	out, err := yaml.Marshal(v)
+	block(&doc)
+	out, err := yaml.Marshal(&doc)
 	if err != nil {
 		return err
 	}
 	_, err = p.w.Write(out)
 	return err
+}
+
+// block takes JSON's braces and quotes away; what needs quotes gets them back.
+func block(n *yaml.Node) {
+	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		block(c)
+	}
 }
 
 func (p printer) lines(v any) error {
@@ -129,3 +149,26 @@ func (p printer) lines(v any) error {
 func terminal(f *os.File) bool { return isatty.IsTerminal(f.Fd()) }
 
 func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// age is how long ago something was, in the largest two units that matter.
+func age(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	d := time.Since(t).Round(time.Second)
+	switch {
+	case d >= 48*time.Hour:
+		return fmt.Sprintf("%dd", d/(24*time.Hour))
+	case d >= time.Hour:
+		return strings.TrimSuffix(d.Round(time.Minute).String(), "0s")
+	default:
+		return d.String()
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"text/tabwriter"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -16,7 +15,13 @@ import (
 )
 
 func (a *app) planCommand() *cobra.Command {
-	c := &cobra.Command{Use: "plan", Short: "Look at plans, approve, reject and cancel them"}
+	c := &cobra.Command{
+		Use: "plan", Short: "Look at plans, approve, reject and cancel them",
+		Example: `  warmfleet plan ls
+  warmfleet plan show ID -o json
+  warmfleet plan diff ID
+  warmfleet plan approve ID`,
+	}
 	c.AddCommand(
 		a.planLs(), a.planShow(), a.planEvents(), a.planLogs(), a.planDiff(),
 		a.planChange("approve", "Apply a plan that awaits approval", (*handle).approve),
@@ -62,26 +67,66 @@ func (a *app) planShow() *cobra.Command {
 }
 
 func (a *app) printPlan(v events.View) error {
-	return a.printer().one(v, func(w io.Writer) {
+	return a.printer().one(v, v.ID, func(w io.Writer) {
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintf(t, "id\t%s\nname\t%s\nstate\t%s\n", v.ID, v.Name, v.State)
-		fmt.Fprintf(t, "resource\t%s\nstrategy\t%s\nworker\t%s\nattempt\t%d\n", resource(v.Resource), v.Strategy, deref(v.Worker), v.Attempt)
-		for label, text := range map[string]*string{"error": v.Error, "reason": v.Reason, "rolled back": v.RolledBack} {
-			if text != nil {
-				fmt.Fprintf(t, "%s\t%s\n", label, *text)
+		facts := []struct{ label, text string }{
+			{"id", v.ID},
+			{"name", v.Name},
+			{"state", v.State},
+			{"resource", resource(v.Resource)},
+			{"strategy", v.Strategy},
+			{"worker", deref(v.Worker)},
+			{"isolation", deref(v.Isolation)},
+			{"error", deref(v.Error)},
+			{"reason", deref(v.Reason)},
+			{"rolled back", deref(v.RolledBack)},
+		}
+		for _, f := range facts {
+			if f.text != "" {
+				fmt.Fprintf(t, "%s\t%s\n", f.label, f.text)
 			}
 		}
+		if v.Attempt > 1 {
+			fmt.Fprintf(t, "attempt\t%d\n", v.Attempt)
+		}
+		if v.Changed != nil {
+			fmt.Fprintf(t, "changed\t%d paths\n", *v.Changed)
+		}
 		for _, s := range v.Steps {
-			fmt.Fprintf(t, "step %s\t%s%s\n", s.ID, s.State, took(s.DurationMS))
+			fmt.Fprintf(t, "step %s\t%s\n", s.ID, stepState(s))
 		}
 		for _, c := range v.Checkpoints {
-			fmt.Fprintf(t, "checkpoint %s\t%s, %d bytes, portable %v\n", c.ID, c.Phase, c.SizeBytes, c.Portable)
+			fmt.Fprintf(t, "checkpoint\t%s  %s, %s%s\n", c.ID, c.Phase, size(c.SizeBytes), portable(c.Portable))
 		}
 		for _, c := range v.Conflicts {
-			fmt.Fprintf(t, "conflict\t%q: %s\n", c.Path, c.Kind)
+			fmt.Fprintf(t, "conflict\t%s: %s\n", quoted(c.Path), c.Kind)
+		}
+		for _, n := range v.Notes {
+			fmt.Fprintf(t, "note\t%s\n", n)
 		}
 		t.Flush()
 	})
+}
+
+// stepState is how a step ended, or that it did not.
+func stepState(s events.StepView) string {
+	how := s.State
+	switch {
+	case s.Signal != nil:
+		how += ": " + deref(s.Cause) + ", signal " + *s.Signal
+	case s.State == events.StepFailed && s.ExitCode != nil:
+		how += fmt.Sprintf(": exit code %d", *s.ExitCode)
+	case s.State == events.StepFailed:
+		how += ": " + deref(s.Cause)
+	}
+	return how + took(s.DurationMS)
+}
+
+func portable(yes bool) string {
+	if yes {
+		return ""
+	}
+	return ", only on its worker"
 }
 
 func (a *app) planDiff() *cobra.Command {
@@ -93,44 +138,63 @@ func (a *app) planDiff() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.printer().one(api.Diff{ID: args[0], Diff: diff}, func(w io.Writer) { io.WriteString(w, diff) })
+				return a.printer().one(api.Diff{ID: args[0], Diff: diff}, args[0], func(w io.Writer) { io.WriteString(w, diff) })
 			})
 		},
 	}
 }
 
-// planChange is a verb that asks the API to change a plan. A local fleet stays until what
-// it caused has ended.
+// planChange is a verb that asks the API to change a plan.
 func (a *app) planChange(verb, short string, do func(*handle, context.Context, string) (api.Done, error)) *cobra.Command {
 	return &cobra.Command{
 		Use: verb + " ID", Short: short, Args: args(1, "a plan id"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				if err := h.workOn(ctx, args[0]); err != nil {
+				id := args[0]
+				if err := h.workOn(ctx, id); err != nil {
 					return err
 				}
-				done, err := do(h, ctx, args[0])
+				done, err := do(h, ctx, id)
 				if err != nil {
 					return err
 				}
-				if verb == "approve" {
-					if err := h.settle(ctx, args[0]); err != nil {
-						return err
-					}
+				end, err := h.settled(ctx, done)
+				if err != nil {
+					return err
 				}
-				return a.printer().one(done, func(w io.Writer) { fmt.Fprintln(w, done.ID) })
+				done.State = end.State
+				if err := a.printer().one(done, id, func(w io.Writer) { fmt.Fprintln(w, id) }); err != nil {
+					return err
+				}
+				if code := outcomeExit(end.State, end.Code); verb == "approve" && code != exitOK && end.Final() {
+					return &coded{code, fmt.Errorf("plan %s %s: %s", id, end.State, end.Error)}
+				}
+				return nil
 			})
 		},
 	}
 }
 
-// workOn gives a fleet of this process a worker for a plan it has already.
+// settled is the state in which a change leaves a plan. A fleet that ends with this process
+// is waited for; others go on by themselves.
+func (h *handle) settled(ctx context.Context, done api.Done) (events.Fold, error) {
+	if h.local == nil || !h.local.Holds() {
+		return events.Fold{State: done.State}, nil
+	}
+	last, err := h.Wait(ctx, done.ID, nil)
+	if err != nil || last.Event.Data.Plan == nil {
+		return events.Fold{State: done.State}, err
+	}
+	return *last.Event.Data.Plan, nil
+}
+
+// workOn gives a fleet of this process a worker for a plan it has already, if that is to go on.
 func (h *handle) workOn(ctx context.Context, id string) error {
 	if h.local == nil {
 		return nil
 	}
 	v, err := h.Plan(ctx, id)
-	if err != nil {
+	if err != nil || v.Final {
 		return err
 	}
 	var paths []string
@@ -154,7 +218,7 @@ func (h *handle) cancel(ctx context.Context, id string) (api.Done, error) {
 
 func (a *app) planLint() *cobra.Command {
 	return &cobra.Command{
-		Use: "lint FILE", Short: "Check a plan file", Args: args(1, "one plan file"),
+		Use: "lint FILE", Short: "Check a plan file: every fault at once, with line and column", Args: args(1, "one plan file"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			src, err := readFile(args[0])
 			if err != nil {
@@ -165,8 +229,12 @@ func (a *app) planLint() *cobra.Command {
 				return err
 			}
 			p.Defaults()
-			for _, m := range p.Unsupported() {
-				a.note("%s: %s", args[0], m)
+			missing := p.Unsupported()
+			for _, m := range missing {
+				a.note("%s: valid, but would be refused: %s", args[0], m)
+			}
+			if len(missing) == 0 {
+				a.note("%s: valid", args[0])
 			}
 			return nil
 		},
@@ -183,23 +251,9 @@ func (a *app) planSchema() *cobra.Command {
 	}
 }
 
-func deref(s *string) string {
-	if s == nil {
-		return ""
-	}
-	return *s
-}
-
 func resource(r events.Resource) string {
 	if r.Repo != "" {
 		return r.Repo
 	}
 	return r.Path
-}
-
-func age(t time.Time) string {
-	if t.IsZero() {
-		return ""
-	}
-	return time.Since(t).Round(time.Second).String()
 }

@@ -29,8 +29,13 @@ type app struct {
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
-		Use:           "warmfleet",
-		Short:         "Run plans in sandboxes, roll back, apply: on this machine or on a fleet",
+		Use:   "warmfleet",
+		Short: "Run plans in sandboxes, look at what they changed, apply or roll back",
+		Long: `warmfleet runs plans (shell steps and file edits) on directories and repositories. Each runs in a sandbox, leaves
+checkpoints to go back to, and changes the original only when it is applied: whole, or not at all.`,
+		Example: `  warmfleet run plan.yaml --path ~/src/app    # needs nothing else: brings its own server and worker
+  warmfleet plan ls                           # what became of plans
+  warmfleet doctor                            # what this machine can guarantee`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		PersistentPreRunE: func(*cobra.Command, []string) error {
@@ -39,19 +44,32 @@ func (a *app) root() *cobra.Command {
 	}
 	f := root.PersistentFlags()
 	a.conn.Register(f)
-	f.StringVar(&a.stateDir, "state-dir", "", "directory of the local fleet (WARMFLEET_STATE_DIR; default $XDG_STATE_HOME/warmfleet)")
+	hideRare(f)
+	f.StringVar(&a.stateDir, "state-dir", "", "directory of the local fleet ($WARMFLEET_STATE_DIR; default $XDG_STATE_HOME/warmfleet, ~/.local/state/warmfleet)")
 	f.StringVarP(&a.format, "output", "o", "table", "output: "+strings.Join(formats, ", "))
 	f.BoolVarP(&a.json, "json", "j", false, "the same as -o json")
 	f.BoolVar(&a.verbose, "verbose", false, "log what the fleet in this process does")
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &coded{exitUsage, err} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
+		return usagef("%s: %w: see %s --help", c.CommandPath(), err, c.CommandPath())
+	})
 	root.AddCommand(
 		a.runCommand(), a.upCommand(), a.submitCommand(), a.planCommand(), a.checkpointCommand(),
 		a.workerCommand(), a.eventsCommand(), a.doctorCommand(), a.versionCommand(),
 	)
+	root.AddCommand(topics()...)
 	for _, c := range root.Commands() {
 		requireVerb(c)
 	}
+	requireVerb(root)
 	return root
+}
+
+// unbuilt are the nouns and verbs of the product that this version does not have.
+var unbuilt = map[string][]string{
+	"warmfleet":            {"session", "pool", "image", "schedule", "dlq", "check", "schema", "verify", "gc", "config"},
+	"warmfleet plan":       {"retry", "undo", "artifacts"},
+	"warmfleet checkpoint": {"diff", "fork", "verify"},
+	"warmfleet worker":     {"drain", "resume"},
 }
 
 // requireVerb makes a noun without a known verb a usage error instead of a page of help.
@@ -59,15 +77,25 @@ func requireVerb(c *cobra.Command) {
 	if !c.HasSubCommands() {
 		return
 	}
+	c.Args = cobra.ArbitraryArgs
 	c.RunE = func(c *cobra.Command, args []string) error {
 		var verbs []string
 		for _, s := range c.Commands() {
-			verbs = append(verbs, s.Name())
+			if s.IsAvailableCommand() {
+				verbs = append(verbs, s.Name())
+			}
 		}
-		if len(args) > 0 {
-			return usagef("%s %q: no such verb: use one of %s", c.CommandPath(), args[0], strings.Join(verbs, ", "))
+		use := strings.Join(verbs, ", ")
+		switch {
+		case len(args) > 0 && slices.Contains(unbuilt[c.CommandPath()], args[0]):
+			return usagef("%s %s: is not built in this version", c.CommandPath(), args[0])
+		case len(args) > 0:
+			return usagef("%s %q: no such command: use one of %s", c.CommandPath(), args[0], use)
+		case c.HasParent():
+			return usagef("%s: name a command: %s", c.CommandPath(), use)
+		default:
+			return c.Help()
 		}
-		return usagef("%s: which of %s?", c.CommandPath(), strings.Join(verbs, ", "))
 	}
 }
 
@@ -76,7 +104,7 @@ func (a *app) checkFlags() error {
 		a.format = "json"
 	}
 	if !slices.Contains(formats, a.format) {
-		return usagef("output %q: use one of %s", a.format, strings.Join(formats, ", "))
+		return usagef("--output %q: use one of %s", a.format, strings.Join(formats, ", "))
 	}
 	return nil
 }
@@ -89,7 +117,7 @@ func (a *app) log() zerolog.Logger {
 	if a.verbose {
 		level = zerolog.DebugLevel
 	}
-	return zerolog.New(zerolog.ConsoleWriter{Out: a.stderr, NoColor: true, TimeFormat: "15:04:05.000"}).Level(level).With().Timestamp().Logger()
+	return zerolog.New(zerolog.ConsoleWriter{Out: a.stderr, NoColor: true, TimeFormat: "15:04:05"}).Level(level).With().Timestamp().Logger()
 }
 
 func (a *app) note(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }
@@ -98,7 +126,7 @@ func (a *app) note(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\
 func args(n int, usage string) cobra.PositionalArgs {
 	return func(c *cobra.Command, got []string) error {
 		if len(got) != n {
-			return usagef("%s: wants %s", c.CommandPath(), usage)
+			return usagef("%s: takes %s, not %d arguments: see %s --help", c.CommandPath(), usage, len(got), c.CommandPath())
 		}
 		return nil
 	}

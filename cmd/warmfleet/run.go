@@ -75,11 +75,7 @@ func (a *app) run(ctx context.Context, file string, f runFlags) error {
 		return &coded{exitGuarantee, errors.New(strings.Join(missing, "\n"))}
 	}
 	return a.with(ctx, func(ctx context.Context, h *handle) error {
-		var paths []string
-		if p.Resource != nil && p.Resource.Path != "" {
-			paths = []string{p.Resource.Path}
-		}
-		if err := h.work(ctx, worker.Isolation(f.isolationPolicy()), paths...); err != nil {
+		if err := h.work(ctx, worker.Isolation(f.isolationPolicy()), paths(p)...); err != nil {
 			return err
 		}
 		id, err := a.submitPlan(ctx, h, p, "")

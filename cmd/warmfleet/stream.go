@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -20,12 +21,15 @@ func (a *app) planEvents() *cobra.Command {
 				if _, err := events.ParseID(args[0]); err != nil {
 					return err
 				}
-				if follow {
-					return a.tail(ctx, h, events.Filter{Plan: args[0]}, true)
-				}
 				records, err := h.Events(ctx, args[0])
+				if errors.Is(err, events.ErrNotFound) {
+					return &coded{exitNotFound, fmt.Errorf("plan %s: not found", args[0])}
+				}
 				if err != nil {
 					return err
+				}
+				if follow {
+					return a.tail(ctx, h, events.Filter{Plan: args[0]}, true)
 				}
 				return a.printEvents(records)
 			})
@@ -40,9 +44,26 @@ func (a *app) eventsCommand() *cobra.Command {
 	var follow bool
 	c := &cobra.Command{
 		Use: "events", Short: "Print the fleet's events", Args: args(0, "no arguments"),
+		Example: `  warmfleet events -o jsonl
+  warmfleet events --follow --subject 'fleet.evt.plan.*.applied'`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				return a.tail(ctx, h, events.Filter{Subject: subject, Mark: !follow}, false)
+				f := events.Filter{Subject: subject, Mark: !follow}
+				if follow || a.format != "json" && a.format != "yaml" {
+					return a.tail(ctx, h, f, false)
+				}
+				records, err := h.Follow(ctx, f)
+				if err != nil {
+					return err
+				}
+				var all []events.Record
+				for r := range records {
+					if r.Seq == 0 {
+						return a.printEvents(all)
+					}
+					all = append(all, r)
+				}
+				return context.Cause(ctx)
 			})
 		},
 	}
@@ -91,8 +112,12 @@ func (a *app) printEvents(records []events.Record) error {
 }
 
 func (a *app) printEvent(e events.Event) error {
-	if a.format == "table" || a.format == "wide" || a.format == "name" {
-		_, err := fmt.Fprintf(a.stdout, "%s  %s  %s  %s\n", e.Time.Format("15:04:05.000"), e.Subject, e.Kind(), eventDetail(e))
+	switch a.format {
+	case "table", "wide":
+		_, err := fmt.Fprintln(a.stdout, strings.TrimRight(fmt.Sprintf("%s  %s  %-17s  %s", e.Time.Local().Format("15:04:05.000"), e.Subject, e.Kind(), eventDetail(e)), " "))
+		return err
+	case "name":
+		_, err := fmt.Fprintln(a.stdout, e.ID)
 		return err
 	}
 	b, err := json.Marshal(e)

@@ -18,10 +18,10 @@ import (
 // submitFlags are the flags of `submit`.
 type submitFlags struct {
 	runFlags
-	id                string
-	at, after         string
-	wait, follow      bool
-	timeout           time.Duration
+	id           string
+	at, after    string
+	wait, follow bool
+	timeout      time.Duration
 }
 
 func (a *app) submitCommand() *cobra.Command {
@@ -82,11 +82,21 @@ func (a *app) submit(ctx context.Context, file string, f submitFlags) error {
 
 // workFor gives a fleet of this process a worker for the plan.
 func (h *handle) workFor(ctx context.Context, p *plan.Plan) error {
-	var paths []string
-	if p.Resource != nil && p.Resource.Path != "" {
-		paths = []string{p.Resource.Path}
+	return h.work(ctx, worker.Required, paths(p)...)
+}
+
+// paths are the directories of this host that a plan needs its worker to allow.
+func paths(p *plan.Plan) []string {
+	if p.Resource == nil {
+		return nil
 	}
-	return h.work(ctx, worker.Required, paths...)
+	if local, ok := worker.LocalRepo(p.Resource.Repo); ok {
+		return []string{local}
+	}
+	if p.Resource.Path == "" {
+		return nil
+	}
+	return []string{p.Resource.Path}
 }
 
 // settle lets what a command of a local fleet caused come to its end; a server's workers go on.

@@ -57,7 +57,12 @@ func serve(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, f fla
 	if err != nil {
 		return err
 	}
-	shared, err := openWhenDeclared(ctx, d, nc, f.prefix)
+	layers, err := d.Dial(ctx, "worker layers")
+	if err != nil {
+		return err
+	}
+	defer layers.Close()
+	shared, err := openWhenDeclared(ctx, d, nc, fleet.Options{Prefix: f.prefix, Layers: layers.JS})
 	if err != nil {
 		return err
 	}
@@ -100,9 +105,9 @@ func (f flags) config() (worker.Config, error) {
 }
 
 // openWhenDeclared waits for a scheduler to have made the streams.
-func openWhenDeclared(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, prefix string) (*fleet.Fleet, error) {
+func openWhenDeclared(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, o fleet.Options) (*fleet.Fleet, error) {
 	for {
-		f, err := fleet.Open(ctx, nc.JS, fleet.Options{Prefix: prefix})
+		f, err := fleet.Open(ctx, nc.JS, o)
 		if err == nil {
 			return f, nil
 		}

@@ -73,7 +73,7 @@ func Main(c *cobra.Command) int {
 }
 
 func (d *Daemon) run(ctx context.Context, run func(ctx context.Context, nc *natsboot.Connection) error) error {
-	nc, err := d.Conn.Dial(ctx, natsboot.ConnectOptions{Name: d.Name, InboxPrefix: "_INBOX_" + d.Name, Daemon: true, Log: d.Log})
+	nc, err := d.Dial(ctx, d.Name)
 	if err != nil {
 		return err
 	}
@@ -85,6 +85,11 @@ func (d *Daemon) run(ctx context.Context, run func(ctx context.Context, nc *nats
 	}
 	defer stop()
 	return run(ctx, nc)
+}
+
+// Dial makes a connection of the daemon, with the inbox of its role (deploy/nats.conf).
+func (d *Daemon) Dial(ctx context.Context, name string) (*natsboot.Connection, error) {
+	return d.Conn.Dial(ctx, natsboot.ConnectOptions{Name: name, InboxPrefix: "_INBOX_" + d.Name, Daemon: true, Log: d.Log})
 }
 
 // Ready says on stderr and over HTTP that the daemon serves.

@@ -31,6 +31,8 @@ type Fleet struct {
 	Store       objectstore.Store
 
 	Leases, Workers, Checkpoints, Plans kv.Store
+
+	layers *nats.Conn
 }
 
 // Options say how to open a fleet.
@@ -39,6 +41,9 @@ type Options struct {
 	Prefix string
 	// Declare makes the streams and buckets first; schedulers do, others expect them.
 	Declare bool
+	// Layers, if set, is a connection of its own for the object store: a client writes under
+	// one lock, so a large upload on the shared one could hold heartbeats up.
+	Layers jetstream.JetStream
 	// Limits of the streams, if Declare.
 	Limits events.Limits
 }
@@ -66,8 +71,19 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Fleet, error
 			return nil, err
 		}
 	}
-	f.Store, err = objectstore.NewJetStream(js, objectstore.Options{Bucket: subjects.LayersBucket()})
+	layers := js
+	if o.Layers != nil {
+		layers = o.Layers
+	}
+	f.Store, err = objectstore.NewJetStream(layers, objectstore.Options{Bucket: subjects.LayersBucket()})
+	f.layers = layers.Conn()
 	return f, err
+}
+
+// Close closes the connections.
+func (f *Fleet) Close() {
+	f.layers.Close()
+	f.Conn.Close()
 }
 
 // Scheduler returns a scheduler of the fleet; see scheduler.New.

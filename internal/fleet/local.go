@@ -80,19 +80,33 @@ func (l *Local) open(ctx context.Context, o LocalOptions) error {
 	if err != nil {
 		return err
 	}
-	nc, err := l.server.Connect(nats.Name("warmfleet"))
+	js, err := l.connect("warmfleet")
 	if err != nil {
 		return err
 	}
-	js, err := jetstream.New(nc)
+	layers, err := l.connect("warmfleet layers")
 	if err == nil {
-		l.Fleet, err = Open(ctx, js, Options{Declare: true})
+		l.Fleet, err = Open(ctx, js, Options{Declare: true, Layers: layers})
 	}
 	if err != nil {
-		nc.Close()
+		js.Conn().Close()
 		return err
 	}
 	return l.schedule(ctx)
+}
+
+// connect makes one more connection inside the process.
+func (l *Local) connect(name string) (jetstream.JetStream, error) {
+	nc, err := l.server.Connect(nats.Name(name))
+	if err != nil {
+		return nil, err
+	}
+	js, err := jetstream.New(nc)
+	if err != nil {
+		nc.Close()
+		return nil, fmt.Errorf("fleet: open JetStream: %w", err)
+	}
+	return js, nil
 }
 
 func (l *Local) join(ctx context.Context, o LocalOptions) error {
@@ -103,7 +117,10 @@ func (l *Local) join(ctx context.Context, o LocalOptions) error {
 	if err != nil {
 		return err
 	}
-	l.Fleet, err = Open(ctx, c.JS, Options{})
+	layers, err := l.joined.Dial(ctx, natsboot.ConnectOptions{Name: "warmfleet layers", Log: o.Log})
+	if err == nil {
+		l.Fleet, err = Open(ctx, c.JS, Options{Layers: layers.JS})
+	}
 	if err != nil {
 		c.Close()
 	}
@@ -223,7 +240,7 @@ func (l *Local) Close(ctx context.Context) error {
 	}
 	l.tasks.Wait()
 	if l.Fleet != nil {
-		l.Fleet.Conn.Close()
+		l.Fleet.Close()
 	}
 	if l.server != nil {
 		errs = append(errs, l.server.Stop(ctx))

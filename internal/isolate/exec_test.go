@@ -266,6 +266,30 @@ func TestInit_Exec_EscapedOutput(t *testing.T) {
 	}
 }
 
+// slowWriter holds up its first write.
+type slowWriter struct {
+	bytes.Buffer
+	hold <-chan time.Time
+}
+
+func (w *slowWriter) Write(p []byte) (int, error) {
+	if w.hold != nil {
+		<-w.hold
+		w.hold = nil
+	}
+	return w.Buffer.Write(p)
+}
+
+// A writer slower than the grace for output loses nothing.
+func TestInit_Exec_SlowWriter(t *testing.T) {
+	b := newBox(t, isolate.Config{})
+	out := &slowWriter{hold: time.After(1500 * time.Millisecond)}
+	_, r := b.sh("echo one; sleep 0.1; head -c 50000 /dev/zero; echo two", func(c *isolate.Command) { c.Stdout, c.Stderr = out, nil })
+	if got, want := out.Len(), 4+50_000+4; got != want || plainOf(r).Code != 0 {
+		t.Errorf("got %d bytes, want %d (%+v)", got, want, plainOf(r))
+	}
+}
+
 func TestInit_Exec_Queue(t *testing.T) {
 	b := newBox(t, isolate.Config{})
 	results := make(chan error)

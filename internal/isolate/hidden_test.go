@@ -26,6 +26,7 @@ func TestSandbox_HidesFiles(t *testing.T) {
 	for _, name := range []string{
 		secret, "/proc/1/root" + secret, "/proc/1/cwd/" + secret, "/proc/self/cwd/../../.." + secret, "/../../.." + secret,
 		"/etc/shadow", "/root/.ssh", "/etc/ssh", "/etc/gitconfig", "/sys/kernel", "/boot", "/proc/kcore", "/proc/1/environ", "/proc/1/maps",
+		"/proc/1/task/*/environ", "/proc/1/task/*/maps", "/proc/1/task/*/root/home",
 		b.path("lower/old"), b.path("upper"),
 	} {
 		out, r := b.sh(fmt.Sprintf("cat %[1]s/* %[1]s 2>/dev/null", name))
@@ -153,7 +154,7 @@ func TestSandbox_LeaksNoDescriptor(t *testing.T) {
 
 func TestSandbox_Identity(t *testing.T) {
 	b := newBox(t, isolate.Config{})
-	out, _ := b.sh("id -u; id -g; grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs' /proc/self/status | tr -d '\\t'; umask; ulimit -c; grep -c . /proc/self/uid_map")
+	out, _ := b.sh("test $(ps -o sid= $$) = $$ && id -u; id -g; grep -E 'Cap(Inh|Prm|Eff|Bnd|Amb)|NoNewPrivs' /proc/self/status | tr -d '\\t'; umask; ulimit -c; grep -c . /proc/self/uid_map")
 	zero := "0000000000000000"
 	want := "1000\n1000\nCapInh:" + zero + "\nCapPrm:" + zero + "\nCapEff:" + zero + "\nCapBnd:" + zero + "\nCapAmb:" + zero + "\nNoNewPrivs:1\n0022\n0\n1\n"
 	if out != want {
@@ -190,6 +191,14 @@ func TestSandbox_DropsGroups(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("only root may drop groups, and has some to drop")
 	}
+	before, err := syscall.Getgroups()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Setgroups([]int{0, 4, 27}); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setgroups(before)
 	b := newBox(t, isolate.Config{})
 	if out, _ := b.sh("grep ^Groups /proc/self/status | tr -d '\\t '"); out != "Groups:\n" {
 		t.Errorf("got %q, want no groups", out)

@@ -19,8 +19,18 @@ type serverLog struct {
 // Noticef logs what the server tells of its ordinary life; to us that is detail.
 func (l *serverLog) Noticef(format string, v ...any) { l.log.Debug().Msgf(format, v...) }
 
+// plaintext is what the server says of every password it can read. Ours is random, 0600 on the
+// disk and good on loopback only, so nobody can do anything about it.
+const plaintext = "Plaintext passwords detected, use nkeys or bcrypt"
+
 // Warnf implements server.Logger.
-func (l *serverLog) Warnf(format string, v ...any) { l.log.Warn().Msgf(format, v...) }
+func (l *serverLog) Warnf(format string, v ...any) {
+	if format == plaintext {
+		l.log.Debug().Msgf(format, v...)
+		return
+	}
+	l.log.Warn().Msgf(format, v...)
+}
 
 // Errorf implements server.Logger.
 func (l *serverLog) Errorf(format string, v ...any) { l.log.Error().Msgf(format, v...) }

@@ -14,6 +14,9 @@ import (
 // cancelPoll bounds how long a cancel goes unnoticed when the hint that it came was lost.
 const cancelPoll = 2 * time.Second
 
+// busyDelay is when a command comes again whose plan this worker is just done with.
+const busyDelay = 100 * time.Millisecond
+
 // job is one delivery being worked on.
 type job struct {
 	id     string
@@ -93,11 +96,17 @@ func (w *Worker) handle(life context.Context, d events.Delivery) {
 	ctx, cancel := context.WithCancelCause(lease)
 	defer cancel(nil)
 	j := &job{id: cmd.PlanID, cmd: cmd, cancel: cancel}
-	if !w.enter(j) {
-		return // a redelivery of what this very worker is still doing: its heartbeat holds
+	if other := w.enter(j); other != nil {
+		if other.cmd.Verb != cmd.Verb {
+			w.settle(d.Nak(life, busyDelay)) // the plan's last command is being settled
+		}
+		return // else a redelivery of what this very worker is still doing: its heartbeat holds
 	}
 	defer w.leave(j)
 	err = w.work(ctx, j)
+	if j.writer != nil && j.writer.Fold().Final() {
+		w.cps.ForgetPlan(j.id)
+	}
 	log := w.log.With().Str("plan", j.id).Str("verb", cmd.Verb).Logger()
 	switch {
 	case err == nil:
@@ -119,15 +128,15 @@ func (w *Worker) settle(err error) {
 	}
 }
 
-// enter registers a job; false if this worker has one for the plan already.
-func (w *Worker) enter(j *job) bool {
+// enter registers a job, or returns the one that this worker has for the plan already.
+func (w *Worker) enter(j *job) *job {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.plans[j.id] != nil {
-		return false
+	if other := w.plans[j.id]; other != nil {
+		return other
 	}
 	w.plans[j.id] = j
-	return true
+	return nil
 }
 
 func (w *Worker) leave(j *job) {

@@ -71,10 +71,28 @@ func (w *Worker) resolveRepo(p *plan.Plan) (*target, error) {
 	if p.Strategy == plan.InPlace {
 		return nil, refuse("invalid_strategy", "strategy none: works in place, so it needs a path, not repo %s", p.Resource.Repo)
 	}
+	if local, ok := LocalRepo(p.Resource.Repo); ok {
+		real, err := filepath.EvalSymlinks(local)
+		if err != nil {
+			return nil, refuse("invalid_resource", "repo %q: %v: name a repository that exists on this host", p.Resource.Repo, err)
+		}
+		if !w.allowed(real) {
+			return nil, refuse("path_not_allowed", "repo %q: worker %s does not allow %s: start it with --allow-path", p.Resource.Repo, w.cfg.Name, real)
+		}
+	}
 	if p.Apply != plan.ApplyNever {
 		return nil, refuse("unsupported", "apply %s: pushing to repo %s is not built in this version: use apply: never", p.Apply, p.Resource.Repo)
 	}
 	return &target{}, nil
+}
+
+// LocalRepo returns the path of a repository that is named by a path or file URL: such a
+// repository is a path of this host, and has to be allowed like one.
+func LocalRepo(repo string) (path string, ok bool) {
+	if rest, isFile := strings.CutPrefix(repo, "file://"); isFile {
+		return "/" + strings.TrimLeft(strings.TrimPrefix(rest, "localhost"), "/"), true
+	}
+	return repo, strings.HasPrefix(repo, "/")
 }
 
 func (w *Worker) checkStrategy(p *plan.Plan, t *target) error {

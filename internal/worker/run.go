@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/warmfleet/warmfleet/internal/gitrepo"
+	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -88,11 +90,18 @@ func (w *Worker) notes(p *plan.Plan, t *target) []string {
 		return []string{"base: the commit only; uncommitted and untracked files are not in the sandbox"}
 	case p.Strategy == plan.InPlace:
 		return []string{"base: works in place on " + t.path}
-	case !w.report.Overlay:
-		return []string{"base: the directory as it is, uncommitted and untracked files included", "driver: copy; overlay: " + w.report.OverlayWhy}
-	default:
-		return []string{"base: the directory as it is, uncommitted and untracked files included"}
 	}
+	notes := []string{"base: the directory as it is, uncommitted and untracked files included"}
+	if t.info.Kind == gitrepo.KindLinkedWorkTree || t.info.Kind == gitrepo.KindSubmodule {
+		notes = append(notes, "git: .git here only points to a repository outside, so git does not work in the sandbox; git_worktree gives it one of its own")
+	}
+	if !w.report.Overlay {
+		notes = append(notes, "driver: copy; overlay: "+w.report.OverlayWhy)
+	}
+	if w.report.Rung == isolate.RungUser && w.report.Overlay {
+		notes = append(notes, "driver: overlay of an ordinary user: renaming a directory of the base is EXDEV, as between file systems")
+	}
+	return notes
 }
 
 // run makes the sandbox, runs the steps and does what the plan wants at its end.
@@ -243,12 +252,15 @@ func (w *Worker) discard(sb *sandbox.Sandbox) {
 
 // conclude turns what stopped a claimed plan into its last event, where it is its last.
 func (w *Worker) conclude(ctx context.Context, j *job, err error) error {
+	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
+		err = cause // a call that was cut short says only that it was
+	}
 	ctx = context.WithoutCancel(ctx)
 	switch {
 	case err == nil, fenced(err):
 		return err
 	case errors.Is(err, executor.ErrCancelled), errors.Is(err, events.ErrCancelRequested):
-		return j.end(ctx, events.TypeCancelled, events.Data{RolledBack: "sandbox"})
+		return j.end(ctx, events.TypeCancelled, events.Data{RolledBack: j.rolledBack()})
 	case errors.Is(err, executor.ErrInterrupted), errors.Is(err, errDrained):
 		if err := j.writer.Append(ctx, events.TypeInterrupted, events.Data{Reason: "worker " + w.cfg.Name + " is stopping"}); err != nil {
 			return err
@@ -262,7 +274,7 @@ func (w *Worker) conclude(ctx context.Context, j *job, err error) error {
 
 // giveUp ends a claimed plan that cannot be run here.
 func (w *Worker) giveUp(ctx context.Context, j *job, err error) error {
-	d := events.Data{Code: "internal", Error: err.Error(), RolledBack: "sandbox"}
+	d := events.Data{Code: "internal", Error: err.Error(), RolledBack: j.rolledBack()}
 	var r *refusal
 	switch {
 	case errors.As(err, &r):
@@ -278,6 +290,14 @@ func (w *Worker) giveUp(ctx context.Context, j *job, err error) error {
 func hasBash() bool {
 	_, err := exec.LookPath("/bin/bash")
 	return err == nil
+}
+
+// rolledBack names what a plan that did not succeed is brought back to its start.
+func (j *job) rolledBack() string {
+	if j.plan.Strategy == plan.InPlace {
+		return "original"
+	}
+	return "sandbox"
 }
 
 func fenced(err error) bool {

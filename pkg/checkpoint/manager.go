@@ -73,21 +73,37 @@ func (m *Manager) Forget(sandboxID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.live, sandboxID)
-	keep := map[string]bool{}
-	var drop []string
+	m.drop(func(c Checkpoint) bool { return c.SandboxID == sandboxID && !c.Portable })
+}
+
+// ForgetPlan drops from this worker's cache what only the checkpoints of an ended plan held.
+// What is portable stays in the store.
+func (m *Manager) ForgetPlan(planID string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.drop(func(c Checkpoint) bool { return c.PlanID == planID })
+}
+
+// drop forgets the local checkpoints that goes selects, and removes their layers above the
+// base unless another checkpoint or a live sandbox needs them.
+func (m *Manager) drop(goes func(Checkpoint) bool) {
+	keep, gone := map[string]bool{}, map[string]bool{}
 	for id, l := range m.local {
-		if l.cp.SandboxID != sandboxID || l.cp.Portable {
-			for _, x := range l.chain {
-				keep[x.ID] = true
-			}
-			continue
+		chain, into := l.chain, keep
+		if goes(l.cp) {
+			delete(m.local, id)
+			chain, into = l.chain[l.base:], gone
 		}
-		for _, x := range l.chain[l.base:] {
-			drop = append(drop, x.ID)
+		for _, x := range chain {
+			into[x.ID] = true
 		}
-		delete(m.local, id)
 	}
-	for _, id := range drop {
+	for _, t := range m.live {
+		for _, x := range t.sandbox.Chain() {
+			keep[x.ID] = true
+		}
+	}
+	for id := range gone {
 		if !keep[id] {
 			m.remove(id)
 		}
