@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/warmfleet/warmfleet/internal/layer/layertest"
-	"github.com/warmfleet/warmfleet/internal/testbed"
+	"github.com/warmfleet/warmfleet/internal/sandboxtest"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
@@ -106,10 +106,10 @@ func export(t testing.TB, p *cluster, id string) string {
 
 // Case A2 below the command line, where a restored sandbox can be looked into and gone on with.
 func TestCase_A2(t *testing.T) {
-	first := testbed.New(t)
-	second := testbed.Beside(t, first)
+	first := sandboxtest.New(t)
+	second := sandboxtest.Beside(t, first)
 	dir := t.TempDir()
-	testbed.Write(t, dir, map[string]string{"base": "b\n"})
+	sandboxtest.Write(t, dir, map[string]string{"base": "b\n"})
 	chain, _ := first.Base(t, dir)
 	box := first.Sandbox(t, chain)
 	first.Manager.Adopt(box, len(chain))
@@ -121,19 +121,19 @@ func TestCase_A2(t *testing.T) {
 	must(t, other.Close()) // the worker is gone, and all that only it had
 
 	box = restored(t, first, newest)
-	if got, want := testbed.Run(t, box, "cat f g; ls"), "1\n3\nbase\nf\ng\n"; got != want {
+	if got, want := sandboxtest.Run(t, box, "cat f g; ls"), "1\n3\nbase\nf\ng\n"; got != want {
 		t.Errorf("the newest checkpoint: got %q, want %q", got, want)
 	}
 	must(t, first.Manager.RollbackTo(t.Context(), checkpoint.Checkpoint{ID: one, SandboxID: box.ID()}))
-	if got, want := testbed.Run(t, box, "cat f; ls"), "1\nbase\nf\n"; got != want {
+	if got, want := sandboxtest.Run(t, box, "cat f; ls"), "1\nbase\nf\n"; got != want {
 		t.Errorf("the first checkpoint once more: got %q, want %q", got, want)
 	}
 }
 
 // changed runs a script in a sandbox and returns the stored checkpoint after it.
-func changed(t *testing.T, bed *testbed.Bed, box *sandbox.Sandbox, script string) string {
+func changed(t *testing.T, bed *sandboxtest.Bed, box *sandbox.Sandbox, script string) string {
 	t.Helper()
-	testbed.Run(t, box, script)
+	sandboxtest.Run(t, box, script)
 	cp, err := bed.Manager.Create(t.Context(), box, events.NewID(), checkpoint.Step, nil)
 	must(t, err)
 	cp, err = bed.Manager.Store(t.Context(), cp.ID)
@@ -141,7 +141,7 @@ func changed(t *testing.T, bed *testbed.Bed, box *sandbox.Sandbox, script string
 	return cp.ID
 }
 
-func restored(t *testing.T, bed *testbed.Bed, id string) *sandbox.Sandbox {
+func restored(t *testing.T, bed *sandboxtest.Bed, id string) *sandbox.Sandbox {
 	t.Helper()
 	r, err := bed.Manager.Restore(t.Context(), id)
 	must(t, err)

@@ -42,7 +42,7 @@ func manyWorktrees(t *testing.T, workers int, locked bool) {
 	top := c.tree(t, "d1", "git init -q -b trunk up; cd up;"+sampleScript+"git add -A;"+gitIdentity+"commit -qm one; cd ..; git clone -q up repo")
 	repo := filepath.Join(top, "repo")
 	before := gitState(t, c.place, repo)
-	file := c.plan(t, "strategy: git_worktree\napply: never\n"+resource(repo), "git checkout -q -b new origin/trunk; echo x >mine; git status --porcelain")
+	file := c.plan(t, "strategy: git_worktree\napply: never\n"+resource(repo), "git checkout -q -b new; git branch evil; git config core.hooksPath /tmp/evil; echo x >mine; git status --porcelain")
 	if locked {
 		c.write(t, filepath.Join(repo, ".git", "config.lock"), "")
 	}

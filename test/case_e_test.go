@@ -65,7 +65,7 @@ func keepsUncommitted(t *testing.T, c *cluster, strategy, script string, conflic
 		if d := cmp.Diff(conflicts, paths(v)); d != "" {
 			t.Errorf("conflicts (-want +got):\n%s", d)
 		}
-		unchanged(t, dir, before)
+		untouched(t, dir, before)
 		return
 	}
 	if v.State != events.StateApplied {
@@ -120,7 +120,7 @@ func secondConflicts(t *testing.T, c *cluster, strategy string) {
 	if got := paths(v); !slices.Equal(got, []string{"readme"}) {
 		t.Errorf("conflicts: got %q, want readme", got)
 	}
-	unchanged(t, dir, before)
+	untouched(t, dir, before)
 	if got := read(t, dir, "readme"); got != "title\nX\nend\n" {
 		t.Errorf("readme: %q", got)
 	}

@@ -42,6 +42,7 @@ var rules = []rule{
 	{"pkg/plan/diff", []string{"internal/layer"}, "renders any difference as text; checkpoints and plans are above it"},
 	{"pkg/checkpoint", []string{"internal/kv", "internal/layer", "pkg/objectstore", "pkg/plan/diff"}, "composes layers, store and records; sandboxes come to it through an interface"},
 	{"pkg/sandbox", []string{"internal/base", "internal/gitrepo", "internal/isolate", "internal/layer"}, "composes layers and isolation; plans and messages are above it"},
+	{"internal/sandboxtest", everything, "a worker's insides on real parts, for tests of what is built on them"},
 	{"pkg/plan", nil, "the format is read by services and tools that run nothing"},
 	{"pkg/plan/executor", []string{"internal/isolate", "pkg/checkpoint", "pkg/events", "pkg/plan"}, "runs steps in any sandbox; queues and claims are above it"},
 	{"pkg/client", []string{"pkg/api", "pkg/events", "pkg/plan"}, "the SDK must not bring the fleet into programs that only talk to it"},

@@ -110,8 +110,10 @@ func (s *transcript) Write(b []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.buf.Write(b)
-	close(s.change)
-	s.change = make(chan struct{})
+	if !s.done {
+		close(s.change)
+		s.change = make(chan struct{})
+	}
 	return len(b), nil
 }
 

@@ -55,6 +55,16 @@ func unchanged(t testing.TB, dir string, before layertest.Snapshot) {
 	}
 }
 
+// untouched fails the test if more of a tree changed than the times of directories, or what a
+// journal leaves for a moment.
+func untouched(t testing.TB, dir string, before layertest.Snapshot) {
+	t.Helper()
+	o := layertest.Options{NoDirTimes: true, Skip: []string{".warmfleet-apply"}}
+	if d := layertest.Diff(snapshot(t, dir), before, o); d != "" {
+		t.Errorf("%s changed (-now +before):\n%s", filepath.Base(dir), tail(d, 4000))
+	}
+}
+
 // sameTree fails the test if two trees differ in more than times; .git is left out.
 func sameTree(t testing.TB, got, want string) {
 	t.Helper()

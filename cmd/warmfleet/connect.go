@@ -3,11 +3,19 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/warmfleet/warmfleet/internal/fleet"
 	"github.com/warmfleet/warmfleet/internal/natsboot"
 	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/client"
+	"github.com/warmfleet/warmfleet/pkg/events"
+)
+
+const (
+	// workerWait bounds the wait for the scheduler to hear of a worker of this process.
+	workerWait = 10 * time.Second
+	workerPoll = 20 * time.Millisecond
 )
 
 // handle is how a command reaches a fleet.
@@ -16,6 +24,8 @@ type handle struct {
 	fleet *fleet.Fleet
 	// local is the fleet of the state directory, nil when a server was given.
 	local *fleet.Local
+	// works: a worker of that fleet runs in this process, so what it does has to be waited for.
+	works bool
 }
 
 // connect reaches the fleet of the server that was given, else that of the state directory,
@@ -41,6 +51,10 @@ func (a *app) connect(ctx context.Context) (*handle, error) {
 
 func (a *app) connectGiven(ctx context.Context) (*handle, error) {
 	nc, err := a.conn.Dial(ctx, natsboot.ConnectOptions{Name: "warmfleet", Log: a.log()})
+	var server *natsboot.ConnectError
+	if err != nil && !errors.As(err, &server) && ctx.Err() == nil {
+		return nil, &coded{exitUsage, err} // what was given is no server
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -66,15 +80,66 @@ func (h *handle) close(ctx context.Context) error {
 	return nil
 }
 
-// work makes a local fleet able to run a plan on a path: with a worker in this process that
-// allows it. A given server has workers of its own.
-func (h *handle) work(ctx context.Context, isolation worker.Isolation, paths ...string) error {
+// work makes a local fleet able to run plans on a resource: with a worker in this process
+// that allows it. A given server has workers of its own.
+func (h *handle) work(ctx context.Context, isolation worker.Isolation, r events.Resource) error {
 	if h.local == nil {
 		return nil
 	}
+	h.works = true
 	return h.local.AddWorker(ctx, worker.Config{
-		HostID: fleet.HostID(""), Slots: localSlots, AllowPaths: paths, Isolation: isolation, DrainTimeout: localDrain,
+		HostID: fleet.HostID(""), Slots: localSlots, AllowPaths: directories(r), Isolation: isolation, DrainTimeout: localDrain,
 	})
+}
+
+// workIfNeeded is work for a command whose plan any worker may run: a fleet that another
+// process holds may have one that allows its path.
+func (h *handle) workIfNeeded(ctx context.Context, r events.Resource) error {
+	if h.local == nil {
+		return nil
+	}
+	if !h.local.Holds() {
+		workers, err := h.Workers(ctx)
+		if err != nil {
+			return err
+		}
+		for _, w := range workers {
+			if w.State == "ready" && (r.Path == "" || w.Host == r.Host && w.PathPool(r.Path) != "") {
+				return nil
+			}
+		}
+	}
+	return h.work(ctx, worker.Required, r)
+}
+
+// awaitWorker returns once the scheduler has heard of a worker, so that it can be asked.
+func (h *handle) awaitWorker(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, workerWait)
+	defer cancel()
+	tick := time.NewTicker(workerPoll)
+	defer tick.Stop()
+	for {
+		workers, err := h.Workers(ctx)
+		if err != nil || len(workers) > 0 {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+}
+
+// directories are what of this host a worker has to allow for a resource.
+func directories(r events.Resource) []string {
+	if local, ok := worker.LocalRepo(r.Repo); ok {
+		return []string{local}
+	}
+	if r.Path == "" {
+		return nil
+	}
+	return []string{r.Path}
 }
 
 // with runs do on a fleet and gives it up afterwards.

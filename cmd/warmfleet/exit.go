@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/warmfleet/warmfleet/internal/natsboot"
 	"github.com/warmfleet/warmfleet/pkg/api"
@@ -46,6 +47,30 @@ func (c *coded) Unwrap() error { return c.err }
 
 func usagef(format string, args ...any) error {
 	return &coded{exitUsage, fmt.Errorf(format, args...)}
+}
+
+// idArg checks an id before anything is asked about it.
+func idArg(noun, id string) error {
+	if _, err := events.ParseID(id); err != nil {
+		return usagef("%s id %q: is not one: ids are 26 upper-case letters and digits: see warmfleet %s ls", noun, id, noun)
+	}
+	return nil
+}
+
+// explain says of what an answer of the API means for people: not there, or not now.
+func (h *handle) explain(ctx context.Context, err error, verb, noun, id string) error {
+	var a *client.Error
+	switch {
+	case err == nil:
+		return nil
+	case exitCode(err) == exitNotFound && !strings.Contains(err.Error(), "worker"):
+		return &coded{exitNotFound, fmt.Errorf("%s %s: not found: see warmfleet %s ls", noun, id, noun)}
+	case noun == "plan" && errors.As(err, &a) && a.Code == api.CodeConflict:
+		if v, failed := h.Plan(ctx, id); failed == nil {
+			return usagef("plan %s: nothing to %s: it is %s", id, verb, strings.ReplaceAll(v.State, "_", " "))
+		}
+	}
+	return err
 }
 
 // exitCode is the code that an error ends the program with.

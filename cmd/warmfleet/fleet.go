@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -54,6 +56,11 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	if !slices.Contains([]string{"required", "preferred", "off"}, f.isolation) {
 		return usagef("--isolation %q: use required, preferred or off", f.isolation)
 	}
+	if f.listen != "" {
+		if _, port, err := net.SplitHostPort(f.listen); err != nil || port == "" || strings.Trim(port, "0123456789") != "" {
+			return usagef("--listen %q: write host:port, as in 127.0.0.1:4222", f.listen)
+		}
+	}
 	if f.slots < 1 {
 		return usagef("--slots %d: at least 1 is needed", f.slots)
 	}
@@ -62,6 +69,9 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 		return &coded{exitUsage, err}
 	}
 	l, err := fleet.OpenLocal(ctx, fleet.LocalOptions{StateDir: dir, Listen: f.listen, MustHold: true, Log: a.log()})
+	if errors.Is(err, natsboot.ErrNotLoopback) {
+		return &coded{exitUsage, err}
+	}
 	if err != nil {
 		return err
 	}

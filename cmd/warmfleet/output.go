@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -110,12 +111,9 @@ func (p printer) yaml(b []byte) error {
 		return err
 	}
 	block(&doc)
-	out, err := yaml.Marshal(&doc)
-	if err != nil {
-		return err
-	}
-	_, err = p.w.Write(out)
-	return err
+	enc := yaml.NewEncoder(p.w)
+	enc.SetIndent(2)
+	return errors.Join(enc.Encode(&doc), enc.Close())
 }
 
 // block takes JSON's braces and quotes away; what needs quotes gets them back.

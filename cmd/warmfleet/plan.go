@@ -2,13 +2,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
@@ -55,10 +57,13 @@ func (a *app) planShow() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID", Aliases: []string{"get", "info"}, Short: "Show a plan", Args: args(1, "a plan id"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := idArg("plan", args[0]); err != nil {
+				return err
+			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
 				v, err := h.Plan(ctx, args[0])
 				if err != nil {
-					return err
+					return h.explain(ctx, err, "show", "plan", args[0])
 				}
 				return a.printPlan(v)
 			})
@@ -133,10 +138,13 @@ func (a *app) planDiff() *cobra.Command {
 	return &cobra.Command{
 		Use: "diff ID", Short: "Print what a plan changed", Args: args(1, "a plan id"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := idArg("plan", args[0]); err != nil {
+				return err
+			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
 				diff, err := h.Diff(ctx, args[0])
 				if err != nil {
-					return err
+					return h.explain(ctx, err, "show as a difference", "plan", args[0])
 				}
 				return a.printer().one(api.Diff{ID: args[0], Diff: diff}, args[0], func(w io.Writer) { io.WriteString(w, diff) })
 			})
@@ -149,14 +157,17 @@ func (a *app) planChange(verb, short string, do func(*handle, context.Context, s
 	return &cobra.Command{
 		Use: verb + " ID", Short: short, Args: args(1, "a plan id"),
 		RunE: func(c *cobra.Command, args []string) error {
+			id := args[0]
+			if err := idArg("plan", id); err != nil {
+				return err
+			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				id := args[0]
 				if err := h.workOn(ctx, id); err != nil {
-					return err
+					return h.explain(ctx, err, verb, "plan", id)
 				}
 				done, err := do(h, ctx, id)
 				if err != nil {
-					return err
+					return h.explain(ctx, err, verb, "plan", id)
 				}
 				end, err := h.settled(ctx, done)
 				if err != nil {
@@ -175,10 +186,10 @@ func (a *app) planChange(verb, short string, do func(*handle, context.Context, s
 	}
 }
 
-// settled is the state in which a change leaves a plan. A fleet that ends with this process
-// is waited for; others go on by themselves.
+// settled is the state in which a change leaves a plan. A worker in this process is waited
+// for; others go on by themselves.
 func (h *handle) settled(ctx context.Context, done api.Done) (events.Fold, error) {
-	if h.local == nil || !h.local.Holds() {
+	if !h.works {
 		return events.Fold{State: done.State}, nil
 	}
 	last, err := h.Wait(ctx, done.ID, nil)
@@ -197,11 +208,7 @@ func (h *handle) workOn(ctx context.Context, id string) error {
 	if err != nil || v.Final {
 		return err
 	}
-	var paths []string
-	if v.Resource.Path != "" {
-		paths = []string{v.Resource.Path}
-	}
-	return h.work(ctx, worker.Required, paths...)
+	return h.workIfNeeded(ctx, v.Resource)
 }
 
 func (h *handle) approve(ctx context.Context, id string) (api.Done, error) {
@@ -225,6 +232,10 @@ func (a *app) planLint() *cobra.Command {
 				return err
 			}
 			p, err := plan.ParseYAML(args[0], src)
+			if lacksResource(err) {
+				a.note("%s: names no resource: give --path or --repo when it is run", args[0])
+				p, err = plan.ParseYAML(args[0], src, plan.WithResource(plan.Resource{Path: "."}))
+			}
 			if err != nil {
 				return err
 			}
@@ -239,6 +250,14 @@ func (a *app) planLint() *cobra.Command {
 			return nil
 		},
 	}
+}
+
+// lacksResource tells whether a plan is to be given its resource on the command line.
+func lacksResource(err error) bool {
+	var invalid *plan.Errors
+	return errors.As(err, &invalid) && slices.ContainsFunc(invalid.List, func(e plan.Error) bool {
+		return e.Path == "resource" && strings.HasPrefix(e.Message, "is missing")
+	})
 }
 
 func (a *app) planSchema() *cobra.Command {

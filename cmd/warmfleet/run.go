@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -75,7 +76,7 @@ func (a *app) run(ctx context.Context, file string, f runFlags) error {
 		return &coded{exitGuarantee, errors.New(strings.Join(missing, "\n"))}
 	}
 	return a.with(ctx, func(ctx context.Context, h *handle) error {
-		if err := h.work(ctx, worker.Isolation(f.isolationPolicy()), paths(p)...); err != nil {
+		if err := h.work(ctx, worker.Isolation(f.isolationPolicy()), resourceOf(p)); err != nil {
 			return err
 		}
 		id, err := a.submitPlan(ctx, h, p, "")
@@ -84,6 +85,14 @@ func (a *app) run(ctx context.Context, file string, f runFlags) error {
 		}
 		return a.see(ctx, h, id, f)
 	})
+}
+
+// resourceOf is the plan's resource as events name it.
+func resourceOf(p *plan.Plan) events.Resource {
+	if p.Resource == nil {
+		return events.Resource{}
+	}
+	return events.Resource{Path: p.Resource.Path, Host: p.Resource.Host, Repo: p.Resource.Repo, Ref: p.Resource.Ref}
 }
 
 // isolationPolicy is the policy of the worker in this process.
@@ -127,17 +136,28 @@ func (a *app) readPlan(file string, f runFlags) (*plan.Plan, error) {
 
 func readFile(file string) ([]byte, error) {
 	info, err := os.Stat(file)
-	if err != nil {
-		return nil, usagef("plan file: %v", err)
-	}
-	if info.IsDir() || info.Size() > plan.SourceLimit {
-		return nil, usagef("plan file %s: is a directory, or larger than %d bytes", file, plan.SourceLimit)
+	switch {
+	case err != nil:
+		return nil, usagef("plan file %s: %w", file, bare(err))
+	case info.IsDir():
+		return nil, usagef("plan file %s: is a directory: name the file, and the directory with --path", file)
+	case info.Size() > plan.SourceLimit:
+		return nil, usagef("plan file %s: has %d bytes, at most %d are read", file, info.Size(), plan.SourceLimit)
 	}
 	src, err := os.ReadFile(file)
 	if err != nil {
-		return nil, usagef("plan file: %v", err)
+		return nil, usagef("plan file %s: %w", file, bare(err))
 	}
 	return src, nil
+}
+
+// bare takes operation and path, which the caller names better, from a file error.
+func bare(err error) error {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err
+	}
+	return err
 }
 
 func (f runFlags) options() ([]plan.Option, error) {
@@ -145,12 +165,12 @@ func (f runFlags) options() ([]plan.Option, error) {
 	switch {
 	case f.path != "" && f.repo != "":
 		return nil, usagef("--path and --repo: give one of them")
+	case f.ref != "" && f.repo == "":
+		return nil, usagef("--ref %q: goes with --repo", f.ref)
 	case f.path != "":
 		opts = append(opts, plan.WithResource(plan.Resource{Path: f.path}))
 	case f.repo != "":
 		opts = append(opts, plan.WithResource(plan.Resource{Repo: f.repo, Ref: f.ref}))
-	case f.ref != "":
-		return nil, usagef("--ref: goes with --repo")
 	}
 	apply := f.apply
 	if apply == "ask" {
@@ -186,7 +206,10 @@ func localise(p *plan.Plan) error {
 		abs, err = filepath.EvalSymlinks(abs)
 	}
 	if err != nil {
-		return usagef("path %q: %v: name a directory that exists", p.Resource.Path, err)
+		return usagef("path %q: %w: name a directory that exists", p.Resource.Path, bare(err))
+	}
+	if fi, err := os.Stat(abs); err == nil && !fi.IsDir() {
+		return usagef("path %q: is not a directory", p.Resource.Path)
 	}
 	host := fleet.HostID("")
 	if host == "" {

@@ -17,16 +17,13 @@ func (a *app) planEvents() *cobra.Command {
 	c := &cobra.Command{
 		Use: "events ID", Short: "Print a plan's events", Args: args(1, "a plan id"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := idArg("plan", args[0]); err != nil {
+				return err
+			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				if _, err := events.ParseID(args[0]); err != nil {
-					return err
-				}
 				records, err := h.Events(ctx, args[0])
-				if errors.Is(err, events.ErrNotFound) {
-					return &coded{exitNotFound, fmt.Errorf("plan %s: not found", args[0])}
-				}
 				if err != nil {
-					return err
+					return h.explain(ctx, err, "show", "plan", args[0])
 				}
 				if follow {
 					return a.tail(ctx, h, events.Filter{Plan: args[0]}, true)
@@ -48,6 +45,9 @@ func (a *app) eventsCommand() *cobra.Command {
   warmfleet events --follow --subject 'fleet.evt.plan.*.applied'`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
+				if err := h.checkSubject(subject); err != nil {
+					return err
+				}
 				f := events.Filter{Subject: subject, Mark: !follow}
 				if follow || a.format != "json" && a.format != "yaml" {
 					return a.tail(ctx, h, f, false)
@@ -70,6 +70,15 @@ func (a *app) eventsCommand() *cobra.Command {
 	c.Flags().StringVar(&subject, "subject", "", "NATS subject filter, as fleet.evt.plan.*.applied")
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as events come")
 	return c
+}
+
+// checkSubject refuses a filter that no event can match: waiting for one would never end.
+func (h *handle) checkSubject(subject string) error {
+	all := strings.TrimSuffix(h.fleet.Subjects.Events(""), ">")
+	if subject == "" || strings.HasPrefix(subject, all) && !strings.ContainsAny(subject, " \t") && !strings.Contains(subject+".", "..") {
+		return nil
+	}
+	return usagef("--subject %q: write a filter that begins with %s, as in %splan.*.applied", subject, all, all)
 }
 
 // tail prints events as they come: until the mark, the end of the plan, or an interrupt.
@@ -148,6 +157,9 @@ func (a *app) planLogs() *cobra.Command {
 	c := &cobra.Command{
 		Use: "logs ID", Short: "Print what a plan's steps printed, byte for byte", Args: args(1, "a plan id"),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := idArg("plan", args[0]); err != nil {
+				return err
+			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
 				return a.logs(ctx, h, args[0], step, follow)
 			})
@@ -161,13 +173,13 @@ func (a *app) planLogs() *cobra.Command {
 func (a *app) logs(ctx context.Context, h *handle, id, step string, follow bool) error {
 	v, err := h.Plan(ctx, id)
 	if err != nil {
-		return err
+		return h.explain(ctx, err, "print", "plan", id)
 	}
 	q := events.OutputQuery{PlanID: id}
 	if step != "" {
 		i := stepIndex(v, step)
 		if i < 0 {
-			return &coded{exitNotFound, fmt.Errorf("plan %s: has no step %q", id, step)}
+			return &coded{exitNotFound, fmt.Errorf("plan %s: has no step %q: see warmfleet plan show %s", id, step, id)}
 		}
 		q.Step = &i
 	}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/client"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
@@ -59,12 +58,17 @@ func (a *app) submit(ctx context.Context, file string, f submitFlags) error {
 	if f.at != "" || f.after != "" {
 		return &coded{exitGuarantee, errors.New("--at, --after: schedules are not built in this version")}
 	}
+	if f.id != "" {
+		if err := idArg("plan", f.id); err != nil {
+			return err
+		}
+	}
 	p, err := a.readPlan(file, f.runFlags)
 	if err != nil {
 		return err
 	}
 	return a.with(ctx, func(ctx context.Context, h *handle) error {
-		if err := h.workFor(ctx, p); err != nil {
+		if err := h.workIfNeeded(ctx, resourceOf(p)); err != nil {
 			return err
 		}
 		id, err := a.submitPlan(ctx, h, p, f.id)
@@ -80,28 +84,9 @@ func (a *app) submit(ctx context.Context, file string, f submitFlags) error {
 	})
 }
 
-// workFor gives a fleet of this process a worker for the plan.
-func (h *handle) workFor(ctx context.Context, p *plan.Plan) error {
-	return h.work(ctx, worker.Required, paths(p)...)
-}
-
-// paths are the directories of this host that a plan needs its worker to allow.
-func paths(p *plan.Plan) []string {
-	if p.Resource == nil {
-		return nil
-	}
-	if local, ok := worker.LocalRepo(p.Resource.Repo); ok {
-		return []string{local}
-	}
-	if p.Resource.Path == "" {
-		return nil
-	}
-	return []string{p.Resource.Path}
-}
-
-// settle lets what a command of a local fleet caused come to its end; a server's workers go on.
+// settle lets what a worker in this process does come to its end; others go on by themselves.
 func (h *handle) settle(ctx context.Context, id string) error {
-	if h.local == nil {
+	if !h.works {
 		return nil
 	}
 	_, err := h.Wait(ctx, id, func(r events.Record) bool { return r.Event.Kind() == events.TypeAwaitingApproval })
@@ -113,9 +98,6 @@ func (h *handle) settle(ctx context.Context, id string) error {
 func (a *app) submitPlan(ctx context.Context, h *handle, p *plan.Plan, id string) (string, error) {
 	if id == "" {
 		id = events.NewID()
-	}
-	if _, err := events.ParseID(id); err != nil {
-		return "", usagef("--id %q: %v", id, err)
 	}
 	s := events.NewSubmission(p.Canonical(), user())
 	s.PlanID = id
@@ -153,7 +135,7 @@ func (a *app) await(ctx context.Context, h *handle, id string, f submitFlags) er
 	}
 	switch {
 	case ctx.Err() != nil:
-		return a.interrupted(ctx, h, id, f.cancelOnInterrupt || h.local != nil && h.local.Holds())
+		return a.interrupted(ctx, h, id, f.cancelOnInterrupt || h.works)
 	case wait.Err() != nil:
 		return &coded{exitTimeout, fmt.Errorf("plan %s: did not end within %s and goes on: look again with warmfleet plan show %s", id, f.timeout, id)}
 	case err != nil:

@@ -30,10 +30,18 @@ func main() {
 	isolate.Main()
 	d := &daemon.Daemon{Name: "worker"}
 	var f flags
+	var cfg worker.Config
 	c := d.Command("Run plans in sandboxes, keep checkpoints, apply", func(ctx context.Context, nc *natsboot.Connection) error {
-		return serve(ctx, d, nc, f)
+		return serve(ctx, d, nc, cfg, f.prefix)
 	})
 	f.register(c)
+	c.PreRunE = func(*cobra.Command, []string) error { // before a server is waited for
+		var err error
+		if cfg, err = f.config(); err == nil {
+			err = cfg.Validate()
+		}
+		return daemon.Usage(err)
+	}
 	os.Exit(daemon.Main(c))
 }
 
@@ -52,17 +60,13 @@ func (f *flags) register(c *cobra.Command) {
 	fl.StringVar(&f.prefix, "prefix", "", `first token of all subjects (default "fleet")`)
 }
 
-func serve(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, f flags) error {
-	cfg, err := f.config()
-	if err != nil {
-		return err
-	}
+func serve(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, cfg worker.Config, prefix string) error {
 	layers, err := d.Dial(ctx, "worker layers")
 	if err != nil {
 		return err
 	}
 	defer layers.Close()
-	shared, err := openWhenDeclared(ctx, d, nc, fleet.Options{Prefix: f.prefix, Layers: layers.JS})
+	shared, err := openWhenDeclared(ctx, d, nc, fleet.Options{Prefix: prefix, Layers: layers.JS})
 	if err != nil {
 		return err
 	}
@@ -81,9 +85,11 @@ func (f flags) config() (worker.Config, error) {
 	cfg.Warm = cfg.Slots
 	var err error
 	if cfg.Name == "" {
-		if cfg.Name, err = os.Hostname(); err != nil {
+		host, err := os.Hostname()
+		if err != nil {
 			return cfg, fmt.Errorf("name: %w: set --name", err)
 		}
+		cfg.Name = strings.ReplaceAll(host, ".", "-") // the name is one token of subjects
 	}
 	dir, err := natsboot.StateDir(f.StateDir)
 	if err != nil {

@@ -25,6 +25,9 @@ import (
 	"github.com/warmfleet/warmfleet/internal/natsboot"
 )
 
+// ErrUsage is what an error matches that people can mend on the command line (exit 2).
+var ErrUsage = errors.New("usage")
+
 // Daemon is one daemon's process.
 type Daemon struct {
 	// Name is the program's name.
@@ -44,8 +47,15 @@ type Daemon struct {
 // its context ends and calls d.Ready once it does.
 func (d *Daemon) Command(short string, run func(ctx context.Context, nc *natsboot.Connection) error) *cobra.Command {
 	c := &cobra.Command{
-		Use: d.Name, Short: short, SilenceUsage: true, SilenceErrors: true, Args: cobra.NoArgs,
+		Use: d.Name, Short: short, SilenceUsage: true, SilenceErrors: true,
 		RunE: func(c *cobra.Command, _ []string) error { return d.run(c.Context(), run) },
+	}
+	c.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return Usage(err) })
+	c.Args = func(_ *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return Usage(fmt.Errorf("takes no arguments, not %q: see %s --help", args[0], d.Name))
+		}
+		return nil
 	}
 	d.Conn.Register(c.Flags())
 	c.Flags().StringVar(&d.HTTP, "http", "", "host:port for /healthz, /readyz and /metrics")
@@ -59,18 +69,31 @@ func Main(c *cobra.Command) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	err := c.ExecuteContext(ctx)
-	if err == nil {
+	if err == nil || ctx.Err() != nil && errors.Is(err, context.Canceled) { // stopped before it was ready
 		return 0
 	}
 	fmt.Fprintf(os.Stderr, "%s: %v\n", c.Name(), err)
 	if errors.Is(err, natsboot.ErrUnreachable) {
 		return 8
 	}
-	if errors.Is(err, natsboot.ErrNoStateDir) {
+	if errors.Is(err, natsboot.ErrNoStateDir) || errors.Is(err, ErrUsage) {
 		return 2
 	}
 	return 1
 }
+
+// Usage makes an error one of ErrUsage; nil stays nil.
+func Usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return usage{err}
+}
+
+type usage struct{ error }
+
+func (u usage) Is(target error) bool { return target == ErrUsage }
+func (u usage) Unwrap() error        { return u.error }
 
 func (d *Daemon) run(ctx context.Context, run func(ctx context.Context, nc *natsboot.Connection) error) error {
 	nc, err := d.Dial(ctx, d.Name)

@@ -75,9 +75,11 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Fleet, error
 	if o.Layers != nil {
 		layers = o.Layers
 	}
-	f.Store, err = objectstore.NewJetStream(layers, objectstore.Options{Bucket: subjects.LayersBucket()})
+	if f.Store, err = objectstore.NewJetStream(layers, objectstore.Options{Bucket: subjects.LayersBucket()}); err != nil {
+		return nil, err
+	}
 	f.layers = layers.Conn()
-	return f, err
+	return f, nil
 }
 
 // Close closes the connections.

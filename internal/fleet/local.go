@@ -61,9 +61,21 @@ func OpenLocal(ctx context.Context, o LocalOptions) (*Local, error) {
 	l := &Local{dir: o.StateDir, log: o.Log, failed: make(chan error, 8)}
 	l.workerLife, l.stopWorkers = context.WithCancel(context.WithoutCancel(ctx))
 	if err := l.open(ctx, o); err != nil {
-		return nil, errors.Join(err, l.Close(context.WithoutCancel(ctx)))
+		return nil, errors.Join(advised(err), l.Close(context.WithoutCancel(ctx)))
 	}
 	return l, nil
+}
+
+// advised adds what to do about an error that people can mend by a flag.
+func advised(err error) error {
+	switch {
+	case errors.Is(err, natsboot.ErrListen):
+		return fmt.Errorf("%w: stop what listens there, or name another address with --listen", err)
+	case errors.Is(err, natsboot.ErrStorage):
+		return fmt.Errorf("%w: make room, or name another directory with --state-dir", err)
+	default:
+		return err
+	}
 }
 
 func (l *Local) open(ctx context.Context, o LocalOptions) error {
@@ -85,14 +97,26 @@ func (l *Local) open(ctx context.Context, o LocalOptions) error {
 		return err
 	}
 	layers, err := l.connect("warmfleet layers")
-	if err == nil {
-		l.Fleet, err = Open(ctx, js, Options{Declare: true, Layers: layers})
-	}
 	if err != nil {
 		js.Conn().Close()
 		return err
 	}
+	if err := l.use(ctx, js, Options{Declare: true, Layers: layers}); err != nil {
+		return err
+	}
 	return l.schedule(ctx)
+}
+
+// use opens the fleet on its two connections, which are closed when that fails.
+func (l *Local) use(ctx context.Context, js jetstream.JetStream, o Options) error {
+	f, err := Open(ctx, js, o)
+	if err != nil {
+		js.Conn().Close()
+		o.Layers.Conn().Close()
+		return err
+	}
+	l.Fleet = f
+	return nil
 }
 
 // connect makes one more connection inside the process.
@@ -118,13 +142,11 @@ func (l *Local) join(ctx context.Context, o LocalOptions) error {
 		return err
 	}
 	layers, err := l.joined.Dial(ctx, natsboot.ConnectOptions{Name: "warmfleet layers", Log: o.Log})
-	if err == nil {
-		l.Fleet, err = Open(ctx, c.JS, Options{Layers: layers.JS})
-	}
 	if err != nil {
 		c.Close()
+		return err
 	}
-	return err
+	return l.use(ctx, c.JS, Options{Layers: layers.JS})
 }
 
 // schedule runs the scheduler and returns when it answers.
@@ -135,7 +157,7 @@ func (l *Local) schedule(ctx context.Context) error {
 	s := l.Fleet.Scheduler(localPullWait, l.log)
 	l.tasks.Go(func() {
 		if err := s.Run(life, func() { close(ready) }); err != nil {
-			l.failed <- err
+			l.fail(err)
 		}
 	})
 	select {
@@ -157,6 +179,15 @@ func (l *Local) URL() string {
 		return l.server.URL()
 	}
 	return l.joined.Env.URL
+}
+
+// fail reports the end of a scheduler or worker. One error is enough: nobody may be listening.
+func (l *Local) fail(err error) {
+	select {
+	case l.failed <- err:
+	default:
+		l.log.Error().Err(err).Msg("ended by itself")
+	}
 }
 
 // Failed delivers the error of a scheduler or worker that ended by itself.
@@ -183,7 +214,7 @@ func (l *Local) AddWorker(ctx context.Context, cfg worker.Config) error {
 		defer lock.Close()
 		defer w.Close()
 		if err := w.Run(l.workerLife, func() { close(ready) }); err != nil && l.workerLife.Err() == nil {
-			l.failed <- err
+			l.fail(err)
 		}
 	})
 	select {

@@ -107,7 +107,7 @@ func TestInit_Close(t *testing.T) {
 // The death of the worker takes everything along, mounts too.
 func TestInit_DiesWithParent(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), modeVariable+"=parent")
+	cmd.Env = append(os.Environ(), modeVariable+"=parent", "TMPDIR="+tempDir(t)) // it is killed and can't clean up
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {

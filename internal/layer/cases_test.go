@@ -170,3 +170,20 @@ func TestView_ResetForgetsFailedWork(t *testing.T) {
 		}
 	})
 }
+
+// The bulk copy takes the lowest layer's files; those of higher layers must win even where nothing but their
+// content differs.
+func TestView_OpensOnAChain(t *testing.T) {
+	forEachView(t, func(t *testing.T, k viewKind) {
+		c, v := caseView(t, k, func(dir string) { seed(t, dir) })
+		for _, step := range []string{"RecreateDir", "write h1 x", "remove odd", "SameSizeSameTime"} {
+			k.act(t, c, v, step)
+			freeze(t, v)
+		}
+		want := k.act(t, c, v, "Nothing")
+		cp, err := c.OpenCopy(context.Background(), v.Chain())
+		must(t, err)
+		defer func() { must(t, cp.Close()) }()
+		sameSnapshot(t, "copy of a chain", take(t, cp.Mount().Bind), want, k.ignore)
+	})
+}

@@ -116,7 +116,8 @@ func inOverlay(t *testing.T, o Options, m Mount, step string) layertest.Snapshot
 	exe, err := os.Executable()
 	must(t, err)
 	cmd := exec.Command(exe)
-	cmd.Env = append(os.Environ(), overlayChild+"="+filepath.Join(dir, "job"))
+	// Under the race detector a process waits a second before it ends, unless told otherwise.
+	cmd.Env = append(os.Environ(), overlayChild+"="+filepath.Join(dir, "job"), "GORACE=atexit_sleep_ms=0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 	if !o.Trusted {
 		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER

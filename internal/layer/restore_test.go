@@ -41,6 +41,7 @@ func TestCache_RestoreMirrors(t *testing.T) {
 		"NewXattr":      func(d string) error { return unix.Setxattr(d+"/a.txt", "user.more", []byte("x"), 0) },
 		"LinkMerged":    func(d string) error { return errors.Join(os.Remove(d+"/a.txt"), os.Link(d+"/h1", d+"/a.txt")) },
 		"LinkBroken":    breakLink,
+		"TwinsMerged":   func(d string) error { return errors.Join(os.Remove(d+"/twin2"), os.Link(d+"/twin1", d+"/twin2")) },
 		"FirstBroken": func(d string) error {
 			return errors.Join(os.Remove(d+"/dir/h3"), write(d, "dir/h3", "linked\n"))
 		},

@@ -259,6 +259,8 @@ func seed(t testing.TB, dir string) {
 	must(t, os.Link(dir+"/h1", dir+"/dir/h3"))
 	must(t, sparse(dir+"/holes"))
 	must(t, unix.Mkfifo(dir+"/pipe", 0o600))
+	must(t, write(dir, "twin1", "twin"))
+	must(t, write(dir, "twin2", "twin"))
 	must(t, write(dir, "odd/-rf", "dash"))
 	must(t, write(dir, "odd/.wh.x", "not a whiteout"))
 	must(t, write(dir, "odd/\xff\xfe", "bytes"))
@@ -275,7 +277,7 @@ func seed(t testing.TB, dir string) {
 	must(t, os.Chmod(dir+"/closed/f", 0))
 	must(t, os.Chmod(dir+"/closed", 0))
 	must(t, os.Chmod(dir+"/ro", 0o555))
-	for _, old := range []string{"a.txt", "dir/x", "h1", "pipe", "empty"} {
+	for _, old := range []string{"a.txt", "dir/x", "h1", "pipe", "empty", "twin1", "twin2"} {
 		must(t, os.Chtimes(filepath.Join(dir, old), time.Time{}, time.Unix(1_600_000_000, 123_456_789)))
 	}
 	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, {Sec: 1_500_000_000, Nsec: 987_654_321}}

@@ -210,6 +210,10 @@ func (v *overlayView) makeWork() error {
 	return errors.Join(os.Mkdir(v.work(), 0o700), os.Chown(v.work(), own.uid, own.gid))
 }
 
+// remountable lets the open layer be mounted once more. A volatile overlay leaves a mark in its work directory that
+// forbids that, since its machine may have crashed; this process did not even end.
+func (v *overlayView) remountable() error { return RemoveTree(filepath.Join(v.work(), "work")) }
+
 func (v *overlayView) shapeRoot(root Entry) error {
 	f, err := openFolder(v.open.Dir(), needRead)
 	if err != nil {
@@ -232,7 +236,7 @@ func (v *overlayView) Chain() Chain { return slices.Clone(v.chain) }
 func (v *overlayView) Freeze(ctx context.Context) (Layer, bool, error) {
 	meta, changed, err := v.c.normalise(ctx, v.open.Dir(), v.work(), v.chain)
 	if err != nil {
-		return Layer{}, false, fmt.Errorf("layer: freeze: %w", err)
+		return Layer{}, false, fmt.Errorf("layer: freeze: %w", errors.Join(err, v.remountable()))
 	}
 	closed := v.open
 	if !changed {
@@ -258,7 +262,7 @@ func (v *overlayView) Reset(_ context.Context, chain Chain) error {
 	dropped := v.open
 	if err := v.start(chain); err != nil {
 		v.open = dropped
-		return fmt.Errorf("layer: reset: %w", err)
+		return fmt.Errorf("layer: reset: %w", errors.Join(err, v.remountable()))
 	}
 	return dropped.Discard()
 }

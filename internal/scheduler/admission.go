@@ -135,7 +135,7 @@ func (a *admission) room() map[string]int {
 		}
 	}
 	for name, w := range a.workers {
-		if w.State != "ready" {
+		if w.State != events.WorkerReady {
 			continue
 		}
 		for token := range w.Pools {
@@ -156,7 +156,7 @@ type reason struct{ wait, reject string }
 // route picks the pool of a plan from what live workers serve.
 func (a *admission) route(f events.Fold) (string, reason) {
 	if f.Resource.Path != "" {
-		return a.routePath(f.Resource)
+		return a.routePath(f)
 	}
 	pool := f.Pool
 	if pool == "" {
@@ -170,9 +170,10 @@ func (a *admission) route(f events.Fold) (string, reason) {
 	return "", reason{wait: "no live worker of pool " + pool}
 }
 
-// routePath picks the longest allowed path of the host that contains the resource.
-func (a *admission) routePath(r events.Resource) (string, reason) {
-	token, longest, live := "", -1, false
+// routePath picks the longest allowed path of the host that contains the resource. A plan that
+// was claimed once is not rejected any more: its worker may only be restarting.
+func (a *admission) routePath(f events.Fold) (string, reason) {
+	r, token, longest, live := f.Resource, "", -1, false
 	for _, w := range a.workers {
 		if w.Host != r.Host {
 			continue
@@ -185,6 +186,8 @@ func (a *admission) routePath(r events.Resource) (string, reason) {
 	switch {
 	case token != "":
 		return token, reason{}
+	case live && f.Epoch > 0:
+		return "", reason{wait: "no live worker of host " + r.Host + " allows " + r.Path}
 	case live:
 		return "", reason{reject: "path " + r.Path + ": no live worker of host " + r.Host + " allows it: start one with --allow-path"}
 	default:

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -19,6 +21,9 @@ import (
 
 // apiTimeout bounds one request.
 const apiTimeout = 30 * time.Second
+
+// headerRoom is what a message's headers may take of the server's limit, in bytes.
+const headerRoom = 1024
 
 // apiError is an error with its code for clients.
 type apiError struct {
@@ -61,7 +66,7 @@ func (s *Scheduler) serve(ctx context.Context) (*endpoints, error) {
 	}
 	e := &endpoints{service: svc}
 	for name, h := range s.handlers() {
-		err := svc.AddEndpoint(name[0]+"-"+name[1], e.handle(ctx, h), micro.WithEndpointSubject(s.fleet.Subjects.API(name[0], name[1])))
+		err := svc.AddEndpoint(name[0]+"-"+name[1], e.handle(ctx, h, s.fleet.Conn.MaxPayload), micro.WithEndpointSubject(s.fleet.Subjects.API(name[0], name[1])))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("scheduler: register endpoint %v: %w", name, err), svc.Stop())
 		}
@@ -70,19 +75,37 @@ func (s *Scheduler) serve(ctx context.Context) (*endpoints, error) {
 }
 
 // handle answers each request on a goroutine of its own: the service calls handlers one by one.
-func (e *endpoints) handle(ctx context.Context, h handler) micro.Handler {
+// most is the server's limit on a message, which it may change on a reconnect.
+func (e *endpoints) handle(ctx context.Context, h handler, most func() int64) micro.Handler {
 	return micro.HandlerFunc(func(r micro.Request) {
 		e.busy.Go(func() {
 			ctx, cancel := context.WithTimeout(ctx, apiTimeout)
 			defer cancel()
 			reply, err := h(ctx, r.Data())
+			if err == nil {
+				err = respond(r, reply, int(most()))
+			}
 			if err != nil {
 				r.Error(errorCode(err), err.Error(), nil)
-				return
 			}
-			r.RespondJSON(reply)
 		})
 	})
+}
+
+// respond answers in as many messages as the limit on one asks for; each says how many they are.
+func respond(r micro.Request, reply any, most int) error {
+	b, err := json.Marshal(reply)
+	if err != nil {
+		return fmt.Errorf("scheduler: encode reply: %w", err)
+	}
+	size := max(most-headerRoom, headerRoom)
+	parts := slices.Collect(slices.Chunk(b, size))
+	for _, part := range parts {
+		if err := r.Respond(part, micro.WithHeaders(micro.Headers{api.HeaderParts: {strconv.Itoa(len(parts))}})); err != nil {
+			return fmt.Errorf("scheduler: reply: %w", err)
+		}
+	}
+	return nil
 }
 
 func errorCode(err error) string {
@@ -92,8 +115,11 @@ func errorCode(err error) string {
 		return a.code
 	case errors.Is(err, events.ErrNotFound), errors.Is(err, checkpoint.ErrNotFound):
 		return api.CodeNotFound
-	case errors.Is(err, events.ErrTransition), errors.Is(err, events.ErrFinal), errors.Is(err, errTaken):
+	case errors.Is(err, events.ErrTransition), errors.Is(err, events.ErrFinal), errors.Is(err, errTaken),
+		errors.Is(err, events.ErrCancelRequested), errors.Is(err, events.ErrFenced):
 		return api.CodeConflict
+	case errors.Is(err, events.ErrUnknown), errors.Is(err, context.DeadlineExceeded):
+		return api.CodeTimeout
 	case errors.Is(err, events.ErrTooLarge), errors.Is(err, events.ErrMalformed), errors.Is(err, events.ErrID):
 		return api.CodeInvalid
 	default:

@@ -116,14 +116,18 @@ func (s *Scheduler) checkpointRollback(ctx context.Context, body []byte) (any, e
 	if err := json.Unmarshal(body, &req); err != nil {
 		return nil, fail(api.CodeInvalid, "request is not JSON: %v", err)
 	}
+	if _, err := events.ParseID(req.Checkpoint); err != nil {
+		return nil, err
+	}
 	workers := s.index.workers()
 	if req.Worker == "" {
-		for name := range workers {
-			req.Worker = name
-		}
+		req.Worker = s.nearest(ctx, req.Checkpoint, workers)
+	}
+	if req.Worker == "" {
+		return nil, fail(api.CodeNotFound, "no worker is live: start one")
 	}
 	if _, live := workers[req.Worker]; !live {
-		return nil, fail(api.CodeNotFound, "worker %q: is not live", req.Worker)
+		return nil, fail(api.CodeNotFound, "worker %q: is not live: see warmfleet worker ls", req.Worker)
 	}
 	b, err := json.Marshal(req)
 	if err != nil {
@@ -140,6 +144,20 @@ func (s *Scheduler) checkpointRollback(ctx context.Context, body []byte) (any, e
 		return nil, fail(code, "%s", m.Header.Get(micro.ErrorHeader))
 	}
 	return json.RawMessage(m.Data), nil
+}
+
+// nearest is the worker that took a checkpoint, whose cache may still hold its layers, else any
+// that is ready, "" for none.
+func (s *Scheduler) nearest(ctx context.Context, checkpointID string, workers map[string]events.Worker) string {
+	if c, err := checkpoint.Load(ctx, s.fleet.Checkpoints, checkpointID); err == nil && workers[c.Worker].State == events.WorkerReady {
+		return c.Worker
+	}
+	for _, name := range slices.Sorted(maps.Keys(workers)) {
+		if workers[name].State == events.WorkerReady {
+			return name
+		}
+	}
+	return ""
 }
 
 func (s *Scheduler) workerList(context.Context, []byte) (any, error) {

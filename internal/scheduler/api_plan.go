@@ -110,26 +110,33 @@ func (s *Scheduler) planReject(ctx context.Context, body []byte) (any, error) {
 // planCancel ends a plan that nobody holds at once; a worker that holds it is asked to.
 func (s *Scheduler) planCancel(ctx context.Context, body []byte) (any, error) {
 	return s.change(ctx, body, func(w *events.Writer, by string) error {
-		if w.Fold().CancelRequested {
-			return nil
+		for {
+			if held, err := s.requestCancel(ctx, w, by); held || err != nil {
+				return err
+			}
+			err := w.Append(ctx, events.TypeCancelled, events.Data{By: by})
+			if !errors.Is(err, events.ErrFenced) {
+				return err
+			} // else claimed meanwhile
 		}
-		if w.Fold().Held {
-			return s.requestCancel(ctx, w, by)
-		}
-		err := w.Append(ctx, events.TypeCancelled, events.Data{By: by})
-		if errors.Is(err, events.ErrFenced) { // claimed meanwhile
-			return s.requestCancel(ctx, w, by)
-		}
-		return err
 	})
 }
 
-func (s *Scheduler) requestCancel(ctx context.Context, w *events.Writer, by string) error {
-	if err := w.Append(ctx, events.TypeCancelRequested, events.Data{By: by}); err != nil {
-		return err
+// requestCancel asks the worker that holds a plan to cancel it, and tells whether there is one.
+// It may have let go of the plan (to wait for approval) before the request was stored.
+func (s *Scheduler) requestCancel(ctx context.Context, w *events.Writer, by string) (held bool, err error) {
+	f := w.Fold()
+	if f.Held && !f.CancelRequested {
+		if err := w.Append(ctx, events.TypeCancelRequested, events.Data{By: by}); err != nil {
+			return false, err
+		}
+		f = w.Fold()
+	}
+	if !f.Held {
+		return false, nil
 	}
 	id := w.PlanID()
-	return s.fleet.Conn.Publish(s.fleet.Subjects.Control("cancel", id), []byte(id))
+	return true, s.fleet.Conn.Publish(s.fleet.Subjects.Control("cancel", id), []byte(id))
 }
 
 // change lets do append to a plan and replies with its state.

@@ -74,7 +74,7 @@ func (x *index) awaitRead(ctx context.Context) bool {
 	}
 }
 
-// worker takes in a worker's record, nil if it is gone, and returns the pools it serves.
+// worker takes in a worker's record, nil if it is gone.
 func (x *index) worker(name string, w *events.Worker) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -126,6 +126,13 @@ func (x *index) open() map[string]events.Fold {
 	return out
 }
 
+// dirtyAgain gives a plan back whose record could not be written.
+func (x *index) dirtyAgain(id string, f events.Fold) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.dirty[id] = f
+}
+
 // takeDirty returns the final plans that the read model lacks.
 func (x *index) takeDirty() map[string]events.Fold {
 	x.mu.Lock()
@@ -163,7 +170,18 @@ func (x *index) await(ctx context.Context, id string) (events.Fold, bool) {
 	case f := <-w:
 		return f, true
 	case <-ctx.Done():
+		x.leave(id, w)
 		return events.Fold{}, false
+	}
+}
+
+// leave takes back that somebody waits for a plan.
+func (x *index) leave(id string, w chan events.Fold) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.waiters[id] = slices.DeleteFunc(x.waiters[id], func(c chan events.Fold) bool { return c == w })
+	if len(x.waiters[id]) == 0 {
+		delete(x.waiters, id)
 	}
 }
 

@@ -14,6 +14,10 @@ import (
 	"github.com/warmfleet/warmfleet/pkg/plan"
 )
 
+// settleLimit bounds the wait for the server's answer to an ack: the client itself would wait
+// for ever for one that was lost with its connection.
+const settleLimit = 5 * time.Second
+
 // errTaken: the id belongs to a plan with another body.
 var errTaken = errors.New("id_taken")
 
@@ -35,7 +39,7 @@ func (s *Scheduler) intake(ctx context.Context) {
 func (s *Scheduler) receive(ctx context.Context, d events.SubmissionDelivery) {
 	id, err := d.PlanID()
 	if err != nil {
-		s.settle(d.Term(ctx, err.Error()))
+		s.settle(ctx, func(ctx context.Context) error { return d.Term(ctx, err.Error()) })
 		return
 	}
 	sub, err := d.Submission()
@@ -46,18 +50,21 @@ func (s *Scheduler) receive(ctx context.Context, d events.SubmissionDelivery) {
 	}
 	switch {
 	case err == nil:
-		s.settle(d.Ack(ctx))
+		s.settle(ctx, d.Ack)
 	case errors.Is(err, errTaken):
 		s.log.Warn().Str("plan", id).Msg("refused another plan under a taken id")
-		s.settle(d.Term(ctx, err.Error()))
+		s.settle(ctx, func(ctx context.Context) error { return d.Term(ctx, err.Error()) })
 	default:
 		s.log.Error().Err(err).Str("plan", id).Msg("take a submission in; it comes again")
-		s.settle(d.Nak(ctx, time.Second))
+		s.settle(ctx, func(ctx context.Context) error { return d.Nak(ctx, time.Second) })
 	}
 }
 
-func (s *Scheduler) settle(err error) {
-	if err != nil {
+// settle ends a delivery. One that could not be settled comes again, and is found taken in.
+func (s *Scheduler) settle(ctx context.Context, do func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	if err := do(ctx); err != nil {
 		s.log.Warn().Err(err).Msg("settle a submission")
 	}
 }

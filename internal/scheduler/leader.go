@@ -179,7 +179,8 @@ func (s *Scheduler) project(ctx context.Context) {
 	for sleep(ctx, projectEvery) {
 		for id, f := range s.index.takeDirty() {
 			if err := writeFold(ctx, s.fleet.Plans, id, f); err != nil && ctx.Err() == nil {
-				s.log.Warn().Err(err).Str("plan", id).Msg("write the plan's record")
+				s.log.Warn().Err(err).Str("plan", id).Msg("write the plan's record; it is tried again")
+				s.index.dirtyAgain(id, f)
 			}
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/version"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
+	"github.com/warmfleet/warmfleet/pkg/events"
 )
 
 // apiTimeout bounds one request, a download of layers included.
@@ -47,7 +48,7 @@ func (w *Worker) serve(ctx context.Context) (*endpoints, error) {
 		}
 	}
 	a.cancels, err = w.fleet.Conn.Subscribe(w.fleet.Subjects.Control("cancel", "*"), func(m *nats.Msg) {
-		w.cancelPlan(string(m.Data))
+		w.cancelHinted(string(m.Data))
 	})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("worker: listen for cancels: %w", err), svc.Stop())
@@ -66,17 +67,38 @@ func (a *endpoints) handler(ctx context.Context, handle func(context.Context, []
 				respondError(r, err)
 				return
 			}
-			r.RespondJSON(reply)
+			if err := r.RespondJSON(reply); err != nil { // as when it is larger than a message may be
+				respondError(r, fmt.Errorf("worker: reply of %s could not be sent: %w", r.Subject(), err))
+			}
 		})
 	})
 }
 
 func respondError(r micro.Request, err error) {
 	code := api.CodeInternal
-	if errors.Is(err, checkpoint.ErrNotFound) {
+	switch {
+	case errors.Is(err, checkpoint.ErrNotFound):
 		code = api.CodeNotFound
+	case errors.Is(err, errFull):
+		code = api.CodeConflict
+	case errors.Is(err, errRequest), errors.Is(err, events.ErrID):
+		code = api.CodeInvalid
+	case errors.Is(err, context.DeadlineExceeded):
+		code = api.CodeTimeout
 	}
 	r.Error(code, err.Error(), nil)
+}
+
+// errRequest: the request is not what the endpoint takes.
+var errRequest = errors.New("request is not valid JSON")
+
+// checkpointID reads a request that names a checkpoint.
+func checkpointID(body []byte) (string, error) {
+	var req api.Store
+	if err := json.Unmarshal(body, &req); err != nil {
+		return "", fmt.Errorf("worker: read request: %w: %w", errRequest, err)
+	}
+	return events.ParseID(req.Checkpoint)
 }
 
 func (a *endpoints) stop() {
@@ -88,11 +110,11 @@ func (a *endpoints) stop() {
 func (w *Worker) apiStatus(context.Context, []byte) (any, error) { return w.Record(), nil }
 
 func (w *Worker) apiRollback(ctx context.Context, body []byte) (any, error) {
-	var req api.Rollback
-	if err := json.Unmarshal(body, &req); err != nil {
-		return nil, fmt.Errorf("worker: read request: %w", err)
+	id, err := checkpointID(body)
+	if err != nil {
+		return nil, err
 	}
-	sb, err := w.hold(ctx, req.Checkpoint)
+	sb, err := w.hold(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -100,9 +122,9 @@ func (w *Worker) apiRollback(ctx context.Context, body []byte) (any, error) {
 }
 
 func (w *Worker) apiStore(ctx context.Context, body []byte) (any, error) {
-	var req api.Store
-	if err := json.Unmarshal(body, &req); err != nil {
-		return nil, fmt.Errorf("worker: read request: %w", err)
+	id, err := checkpointID(body)
+	if err != nil {
+		return nil, err
 	}
-	return w.cps.Store(ctx, req.Checkpoint)
+	return w.cps.Store(ctx, id)
 }

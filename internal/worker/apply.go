@@ -25,7 +25,10 @@ func (w *Worker) applyClaim(ctx context.Context, j *job) error {
 	}
 	fold := j.writer.Fold()
 	if fold.CancelRequested && fold.Intent == nil {
-		return j.end(ctx, events.TypeCancelled, events.Data{})
+		return w.conclude(ctx, j, w.backOut(ctx, j, events.ErrCancelRequested))
+	}
+	if fold.Unapproved() { // the worker that ran it was lost before it could ask
+		return w.conclude(ctx, j, j.writer.Append(ctx, events.TypeAwaitingApproval, events.Data{Changed: fold.Changed}))
 	}
 	return w.conclude(ctx, j, w.apply(ctx, j))
 }
@@ -75,8 +78,17 @@ func (w *Worker) recoverApply(ctx context.Context, j *job, s *applier.Session) (
 			Conflicts: conflicts(append(blocked.Forward, blocked.Back...)), Code: "half_applied", Error: err.Error(),
 		})
 	}
-	if err != nil || outcome == applier.Undone {
+	if errors.As(err, &blocked) {
+		return false, refuse("half_applied", "apply of plan %s was interrupted here, and %v: put one of these paths back as it was, then submit this plan again", p.Plan, blocked)
+	}
+	if err != nil && p.Plan == j.id {
+		err = fmt.Errorf("%w: %w", errUnsettled, err)
+	}
+	if err != nil {
 		return false, err
+	}
+	if outcome == applier.Undone {
+		return false, nil
 	}
 	if p.Plan == j.id {
 		changed := j.writer.Fold().Changed
@@ -112,7 +124,11 @@ func (w *Worker) recordFor(ctx context.Context, planID string, s *applier.Sessio
 		return err
 	}
 	if !other.writer.Fold().Final() {
-		if err := other.writer.Claim(ctx, events.Data{Worker: w.cfg.Name, Host: w.cfg.HostID, Source: events.SourceCheckpoint}); err != nil {
+		err := other.writer.Claim(ctx, events.Data{Worker: w.cfg.Name, Host: w.cfg.HostID, Source: events.SourceCheckpoint})
+		if errors.Is(err, events.ErrFenced) || errors.Is(err, events.ErrFinal) {
+			return fmt.Errorf("%w: plan %s recovers its own apply", errAgain, planID)
+		}
+		if err != nil {
 			return err
 		}
 		if err := other.end(ctx, events.TypeApplied, events.Data{Changed: other.writer.Fold().Changed, Reason: "recovered"}); err != nil {
@@ -122,18 +138,23 @@ func (w *Worker) recordFor(ctx context.Context, planID string, s *applier.Sessio
 	if err := s.Finish(ctx); err != nil {
 		return err
 	}
-	return fmt.Errorf("worker: apply: recovered plan %s first: %w", planID, errAgain)
+	return fmt.Errorf("%w: the interrupted apply of plan %s was completed first", errAgain, planID)
 }
 
-// errAgain asks for the command to come again.
-var errAgain = errors.New("try again")
+var (
+	// errAgain: another plan's interrupted apply came first; this one has to look at the original anew.
+	errAgain = errors.New("apply again")
+	// errUnsettled: the original may be half changed, so the plan cannot end before it is recovered.
+	errUnsettled = errors.New("worker: interrupted apply is not recovered")
+)
 
 // applyFresh checks, stages and makes the change.
 func (w *Worker) applyFresh(ctx context.Context, j *job, s *applier.Session, t *target) error {
-	req, err := w.applyRequest(ctx, j, t)
+	req, release, err := w.applyRequest(ctx, j, t)
 	if err != nil {
 		return err
 	}
+	defer release()
 	preview, found, err := s.Check(ctx, req)
 	if err != nil {
 		return err
@@ -157,6 +178,9 @@ func (w *Worker) applyFresh(ctx context.Context, j *job, s *applier.Session, t *
 // commit makes the staged change and records how it went; nothing may interrupt it now.
 func (w *Worker) commit(ctx context.Context, j *job, s *applier.Session, changed int) error {
 	err := s.Commit(ctx)
+	if _, pending := s.Pending(); pending {
+		return fmt.Errorf("%w: %w", errUnsettled, err)
+	}
 	var late *applier.LateConflict
 	if errors.As(err, &late) {
 		found := []applier.Conflict{late.Conflict}
@@ -171,24 +195,25 @@ func (w *Worker) commit(ctx context.Context, j *job, s *applier.Session, changed
 	return s.Finish(ctx)
 }
 
-// applyRequest is the plan's difference and where its bytes lie.
-func (w *Worker) applyRequest(ctx context.Context, j *job, t *target) (applier.Request, error) {
+// applyRequest is the plan's difference and where its bytes lie, until release.
+func (w *Worker) applyRequest(ctx context.Context, j *job, t *target) (req applier.Request, release func(), err error) {
 	cp := j.writer.Fold().Checkpoint
 	if cp == nil || cp.Phase != events.PhasePostExecute {
-		return applier.Request{}, fmt.Errorf("worker: apply plan %q: %w", j.id, checkpoint.ErrNotFound)
+		return req, nil, fmt.Errorf("worker: apply plan %q: %w", j.id, checkpoint.ErrNotFound)
 	}
-	r, err := w.cps.Restore(ctx, cp.ID)
+	r, release, err := w.restore(ctx, cp.ID)
 	if err != nil {
-		return applier.Request{}, err
+		return req, nil, err
 	}
 	delta, err := checkpoint.GetDelta(ctx, w.fleet.Store, r.Delta)
 	if err != nil {
-		return applier.Request{}, err
+		release()
+		return req, nil, err
 	}
 	return applier.Request{
 		Plan: j.id, Epoch: j.writer.Epoch(), Git: isGit(t.info), AllowSpecial: j.plan.AllowSpecial,
 		Changes: delta.Changes, Content: layer.NewTree(r.Chain),
-	}, nil
+	}, release, nil
 }
 
 // preApply keeps the bytes that are about to be replaced, stored before anything is touched.
@@ -219,6 +244,9 @@ func keep(b *layer.Builder, s *applier.Session, p applier.Preview) error {
 		}
 	}
 	added := map[layer.Path]bool{}
+	for _, e := range p.Replaced {
+		added[e.Path] = e.Type != layer.Dir // what a plan put below it goes when it comes back
+	}
 	for _, step := range p.Steps {
 		if step.Action != applier.Add {
 			continue

@@ -25,6 +25,10 @@ var errSilent = errors.New("worker: no acknowledged round trip: fencing itself")
 // delivery uses the returned context, which ends when the lease can no longer be trusted.
 func (w *Worker) heartbeat(ctx context.Context, d events.Delivery) (lease context.Context, stop func()) {
 	lease, cancel := context.WithCancelCause(ctx)
+	fence := time.AfterFunc(fenceAfter, func() {
+		w.log.Error().Err(errSilent).Msg("lease lost")
+		cancel(errSilent)
+	})
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -37,19 +41,18 @@ func (w *Worker) heartbeat(ctx context.Context, d events.Delivery) (lease contex
 				return
 			case <-tick.C:
 			}
-			if beat(lease, d) == nil {
-				heard = time.Now()
-			}
-			if time.Since(heard) > fenceAfter {
-				w.log.Error().Err(errSilent).Msg("lease lost")
-				cancel(errSilent)
-				return
+			// First the clock: after a stop of the whole process the server still answers, but
+			// another worker may have the command. The server's own clock starts after asked.
+			if asked := time.Now(); asked.Sub(heard) <= fenceAfter && beat(lease, d) == nil {
+				heard = asked
+				fence.Reset(fenceAfter - time.Since(asked))
 			}
 		}
 	}()
 	return lease, func() {
 		cancel(nil)
 		<-done
+		fence.Stop()
 	}
 }
 

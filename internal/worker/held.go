@@ -2,9 +2,13 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
 )
@@ -20,34 +24,53 @@ const (
 type heldBox struct {
 	sandbox *sandbox.Sandbox
 	timer   *time.Timer
+	release func() // of the layers it stands on
 }
+
+// errFull: this worker keeps as many sandboxes for people as it may.
+var errFull = errors.New("too many sandboxes are kept")
 
 // hold makes a sandbox in the state of a checkpoint and keeps it for an hour.
 func (w *Worker) hold(ctx context.Context, checkpointID string) (*sandbox.Sandbox, error) {
+	id := events.NewID()
 	w.mu.Lock()
 	full := len(w.held) >= maxHeld
+	if !full {
+		w.held[id] = nil // its place
+	}
 	w.mu.Unlock()
 	if full {
-		return nil, fmt.Errorf("worker: hold checkpoint %q: worker %s already holds %d sandboxes: wait until one expires", checkpointID, w.cfg.Name, maxHeld)
+		return nil, fmt.Errorf("worker: hold checkpoint %q: worker %s keeps %d: %w: wait until one expires, or name another worker", checkpointID, w.cfg.Name, maxHeld, errFull)
 	}
-	r, err := w.cps.Restore(ctx, checkpointID)
+	h, err := w.makeHeld(ctx, id, checkpointID)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		delete(w.held, id)
+		return nil, err
+	}
+	h.timer = time.AfterFunc(holdFor, func() { w.letGo(id) })
+	w.held[id] = h
+	return h.sandbox, nil
+}
+
+func (w *Worker) makeHeld(ctx context.Context, id, checkpointID string) (*heldBox, error) {
+	r, release, err := w.restore(ctx, checkpointID)
 	if err != nil {
 		return nil, err
 	}
 	sb, err := sandbox.New(ctx, w.hostFor(r.PlanID), sandbox.Spec{
-		ID: events.NewID(), Strategy: sandbox.CopyOnWrite, Chain: r.Chain, Network: "none",
+		ID: id, Strategy: sandbox.CopyOnWrite, Chain: r.Chain, Network: isolate.NetworkNone,
 	})
 	if err != nil {
+		release()
 		return nil, err
 	}
 	w.cps.Adopt(sb, r.BaseLayers)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.held[sb.ID()] = &heldBox{sb, time.AfterFunc(holdFor, func() { w.release(sb.ID()) })}
-	return sb, nil
+	return &heldBox{sandbox: sb, release: release}, nil
 }
 
-func (w *Worker) release(id string) {
+func (w *Worker) letGo(id string) {
 	w.mu.Lock()
 	h := w.held[id]
 	delete(w.held, id)
@@ -57,16 +80,14 @@ func (w *Worker) release(id string) {
 	}
 	h.timer.Stop()
 	w.discard(h.sandbox)
+	h.release()
 }
 
 func (w *Worker) dropHeld() {
 	w.mu.Lock()
-	var ids []string
-	for id := range w.held {
-		ids = append(ids, id)
-	}
+	ids := slices.Collect(maps.Keys(w.held))
 	w.mu.Unlock()
 	for _, id := range ids {
-		w.release(id)
+		w.letGo(id)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/internal/statedir"
 	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/plan"
 )
 
 // marker is kept while a plan of strategy none changes an original in place, so that a
@@ -21,6 +22,8 @@ import (
 type marker struct {
 	Plan string `json:"plan"`
 	Path string `json:"path"`
+	// Keep: when the plan fails its changes stay.
+	Keep bool `json:"keep,omitempty"`
 	// Layers are the directories of the base, bottom first; Index is the stat index's file.
 	Layers []markedLayer `json:"layers"`
 	Index  string        `json:"index"`
@@ -46,9 +49,9 @@ func signName() string {
 }
 
 // mark writes the marker of a plan whose target is about to be changed in place.
-func (w *Worker) mark(planID string, t *target) error {
-	path := w.markerPath(planID)
-	m := marker{Plan: planID, Path: t.path, Index: path + ".index"}
+func (w *Worker) mark(j *job, t *target) error {
+	path := w.markerPath(j.id)
+	m := marker{Plan: j.id, Path: t.path, Keep: j.plan.OnFailure == plan.Keep, Index: path + ".index"}
 	for _, l := range t.chain {
 		m.Layers = append(m.Layers, markedLayer{l.ID, l.Dir})
 	}
@@ -71,10 +74,18 @@ func (w *Worker) mark(planID string, t *target) error {
 
 // unmark forgets a marker once the plan is final: its changes stand, or were undone.
 func unmark(markerPath, path string) error {
-	if err := unix.Lremovexattr(path, signName()); err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENOENT) {
-		return fmt.Errorf("worker: unmark %s: %w", path, err)
+	if err := unsign(path); err != nil {
+		return err
 	}
 	return errors.Join(removeIfThere(markerPath), removeIfThere(markerPath+".index"))
+}
+
+func unsign(path string) error {
+	err := unix.Lremovexattr(path, signName())
+	if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.ENOTSUP) && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("worker: unmark %s: %w", path, err)
+	}
+	return nil
 }
 
 func removeIfThere(path string) error {
@@ -123,11 +134,42 @@ func (w *Worker) recoverMarked(ctx context.Context, path string) error {
 		return fmt.Errorf("worker: read marker %s: %w", path, err)
 	}
 	unlock, err := flock(ctx, m.Path, true)
+	if errors.Is(err, fs.ErrNotExist) {
+		w.log.Warn().Str("plan", m.Plan).Str("path", m.Path).Msg("a path that was left changed in place is gone")
+		return unmark(path, m.Path)
+	}
 	if err != nil {
 		return err
 	}
 	defer unlock()
 	return w.recoverLocked(ctx, path, m.Path)
+}
+
+// undoInPlace rolls back what a lost worker left of a plan of strategy none, and names what
+// was rolled back: "" for plans of other strategies, or when the original is gone.
+func (w *Worker) undoInPlace(ctx context.Context, p *plan.Plan) (rolledBack string, err error) {
+	if p.Strategy != plan.InPlace || p.Resource == nil || p.Resource.Path == "" {
+		return "", nil
+	}
+	path, err := filepath.EvalSymlinks(p.Resource.Path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("worker: roll back %s: %w", p.Resource.Path, err)
+	}
+	unlock, err := w.lockPath(ctx, path, true)
+	if err != nil {
+		return "", err
+	}
+	unlock()
+	return "original", nil
+}
+
+// stands tells whether what a plan changed in place is to stay: it ended so, or was rolled
+// back already.
+func (m marker) stands(f events.Fold) bool {
+	return f.Final() && (f.State == events.StateApplied || f.State == events.StateFailed && m.Keep || f.RolledBack != "")
 }
 
 // recoverLocked rolls an original back whose lock is held, unless its plan had ended well.
@@ -140,11 +182,15 @@ func (w *Worker) recoverLocked(ctx context.Context, markerPath, path string) err
 	if err != nil {
 		return fmt.Errorf("worker: %s was left changed in place, and its marker %s cannot be read: start the worker that wrote it: %w", path, markerPath, err)
 	}
+	if m.Path != path { // a copy of the original, attributes and all, or it was moved: nobody worked here
+		w.log.Warn().Str("path", path).Str("marker", markerPath).Msg("took away the mark of another path")
+		return unsign(path)
+	}
 	last, err := w.fleet.Log.Last(ctx, m.Plan)
 	if err != nil && !errors.Is(err, events.ErrNotFound) {
 		return err
 	}
-	if err != nil || !last.Event.Data.Plan.Final() {
+	if f := last.Event.Data.Plan; err != nil || f == nil || !m.stands(*f) {
 		if err := w.restoreMarked(ctx, m); err != nil {
 			return err
 		}

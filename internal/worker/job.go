@@ -14,6 +14,13 @@ import (
 // cancelPoll bounds how long a cancel goes unnoticed when the hint that it came was lost.
 const cancelPoll = 2 * time.Second
 
+// settleLimit bounds the wait for the server's answer to an ack: the client itself would wait
+// for ever for one that was lost with its connection.
+const settleLimit = 5 * time.Second
+
+// errNoPlan is a command for a plan that the log does not know, or no longer.
+var errNoPlan = errors.New("worker: no such plan")
+
 // busyDelay is when a command comes again whose plan this worker is just done with.
 const busyDelay = 100 * time.Millisecond
 
@@ -26,6 +33,8 @@ type job struct {
 	git    bool   // the resource is a git work tree
 	path   string // its real path, "" for a repository URL
 	cancel context.CancelCauseFunc
+	hint   chan struct{} // holds one token when somebody said that a cancel was requested
+	stuck  bool          // the original was left changed in place: it could not be rolled back
 }
 
 // pull takes commands of one pool while there are free slots, until ctx ends. What it
@@ -43,6 +52,10 @@ func (w *Worker) pull(ctx, life context.Context, pool string) {
 			}
 		}
 		for _, d := range got {
+			if ctx.Err() != nil {
+				w.nak(life, d, 0)
+				continue
+			}
 			w.take(life, d)
 		}
 	}
@@ -53,9 +66,7 @@ func (w *Worker) take(life context.Context, d events.Delivery) {
 	select {
 	case w.slots <- struct{}{}:
 	default:
-		if err := d.Nak(life, 0); err != nil {
-			w.log.Warn().Err(err).Msg("give a command back")
-		}
+		w.nak(life, d, 0)
 		return
 	}
 	w.running.Go(func() {
@@ -88,17 +99,17 @@ func (w *Worker) handle(life context.Context, d events.Delivery) {
 	cmd, err := d.Command()
 	if err != nil {
 		w.log.Error().Err(err).Msg("set an unreadable command aside")
-		w.settle(d.Term(life, err.Error()))
+		w.term(life, d, err)
 		return
 	}
 	lease, stop := w.heartbeat(life, d)
 	defer stop()
 	ctx, cancel := context.WithCancelCause(lease)
 	defer cancel(nil)
-	j := &job{id: cmd.PlanID, cmd: cmd, cancel: cancel}
+	j := &job{id: cmd.PlanID, cmd: cmd, cancel: cancel, hint: make(chan struct{}, 1)}
 	if other := w.enter(j); other != nil {
 		if other.cmd.Verb != cmd.Verb {
-			w.settle(d.Nak(life, busyDelay)) // the plan's last command is being settled
+			w.nak(life, d, busyDelay) // the plan's last command is being settled
 		}
 		return // else a redelivery of what this very worker is still doing: its heartbeat holds
 	}
@@ -107,24 +118,46 @@ func (w *Worker) handle(life context.Context, d events.Delivery) {
 	if j.writer != nil && j.writer.Fold().Final() {
 		w.cps.ForgetPlan(j.id)
 	}
-	log := w.log.With().Str("plan", j.id).Str("verb", cmd.Verb).Logger()
+	w.answer(life, d, j, err)
+}
+
+// answer settles the delivery of a job by how its work ended.
+func (w *Worker) answer(life context.Context, d events.Delivery, j *job, err error) {
+	log := w.log.With().Str("plan", j.id).Str("verb", j.cmd.Verb).Logger()
 	switch {
 	case err == nil:
-		w.settle(d.Ack(life))
-	case errors.Is(err, events.ErrFenced), errors.Is(err, errSilent):
+		w.settle(life, "ack", d.Ack)
+	case fenced(err):
 		log.Warn().Err(err).Msg("lost the plan to another claim: nothing more is changed")
+	case errors.Is(err, errNoPlan):
+		log.Error().Err(err).Msg("set a command aside")
+		w.term(life, d, err)
+	case errors.Is(err, executor.ErrInterrupted) && j.cmd.Verb == events.VerbRun && j.writer.Fold().Executed:
+		log.Info().Msg("handed the plan over before its apply")
+		w.settle(life, "ack", d.Ack) // it goes on with an apply command: this one would be a second claim
 	case errors.Is(err, executor.ErrInterrupted):
 		log.Info().Msg("handed the plan over at its last checkpoint")
-		w.settle(d.Nak(life, 0))
+		w.nak(life, d, 0)
 	default:
 		log.Error().Err(err).Msg("could not go on; the command comes again")
-		w.settle(d.Nak(life, heartbeatEvery))
+		w.nak(life, d, heartbeatEvery)
 	}
 }
 
-func (w *Worker) settle(err error) {
-	if err != nil {
-		w.log.Warn().Err(err).Msg("settle a command")
+func (w *Worker) nak(life context.Context, d events.Delivery, delay time.Duration) {
+	w.settle(life, "nak", func(ctx context.Context) error { return d.Nak(ctx, delay) })
+}
+
+func (w *Worker) term(life context.Context, d events.Delivery, why error) {
+	w.settle(life, "term", func(ctx context.Context) error { return d.Term(ctx, why.Error()) })
+}
+
+// settle ends a delivery. One that could not be settled comes again, and is found done.
+func (w *Worker) settle(life context.Context, what string, do func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(life, settleLimit)
+	defer cancel()
+	if err := do(ctx); err != nil {
+		w.log.Warn().Err(err).Str("answer", what).Msg("settle a command")
 	}
 }
 
@@ -145,13 +178,17 @@ func (w *Worker) leave(j *job) {
 	delete(w.plans, j.id)
 }
 
-// cancelPlan stops a plan under way here; the log, not this hint, decides that it was cancelled.
-func (w *Worker) cancelPlan(id string) {
+// cancelHinted looks at the log of a plan under way here at once: the log decides, not the hint.
+func (w *Worker) cancelHinted(id string) {
 	w.mu.Lock()
 	j := w.plans[id]
 	w.mu.Unlock()
-	if j != nil {
-		j.cancel(executor.ErrCancelled)
+	if j == nil {
+		return
+	}
+	select {
+	case j.hint <- struct{}{}:
+	default:
 	}
 }
 
@@ -164,9 +201,11 @@ func (w *Worker) work(ctx context.Context, j *job) error {
 	fold := j.writer.Fold()
 	switch {
 	case fold.State == "":
-		return fmt.Errorf("worker: run plan %q: %w", j.id, events.ErrNotFound)
+		return fmt.Errorf("%w: %s has no events", errNoPlan, j.id)
 	case fold.Final(), fold.State == events.StateAwaitingApproval:
 		return nil // a late duplicate: its work is done
+	case fold.Executed && !fold.Held && j.cmd.Verb == events.VerbRun:
+		return nil // what is left is the apply command's
 	}
 	if j.plan, err = w.body(ctx, j.id); err != nil {
 		return err
@@ -185,17 +224,15 @@ func (w *Worker) work(ctx context.Context, j *job) error {
 // die ends a plan whose workers were lost too often; what the last one left changed in
 // place is rolled back first.
 func (w *Worker) die(ctx context.Context, j *job) error {
-	if j.plan.Strategy == plan.InPlace {
-		if t, err := w.resolve(ctx, j.plan); err == nil {
-			unlock, err := w.lockPath(ctx, t.path, true)
-			if err != nil {
-				return err
-			}
-			defer unlock()
-		}
+	rolledBack, err := w.undoInPlace(ctx, j.plan)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
 	}
-	msg := fmt.Sprintf("%d workers were lost while they ran it", j.writer.Fold().Losses+1)
-	return settled(j.writer.Append(ctx, events.TypeDead, events.Data{Code: "attempts_exhausted", Error: msg}))
+	msg := fmt.Sprintf("%d workers were lost while they ran it: see its output and the workers' logs, then submit it again", j.writer.Fold().Losses+1)
+	if err != nil {
+		msg += ": " + err.Error()
+	}
+	return settled(j.writer.Append(ctx, events.TypeDead, events.Data{Code: "attempts_exhausted", Error: msg, RolledBack: rolledBack}))
 }
 
 // settled turns "somebody else ended it" into success: the command's work is done.
@@ -220,13 +257,21 @@ func (w *Worker) body(ctx context.Context, id string) (*plan.Plan, error) {
 	return p, nil
 }
 
-// watchCancel looks at the log now and then, since a hint on the control subject may be lost.
+// watchCancel looks at the log when a hint came, and now and then, since a hint may be lost.
 func (w *Worker) watchCancel(ctx context.Context, j *job) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for sleep(ctx, cancelPoll) == nil {
+		tick := time.NewTicker(cancelPoll)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-j.hint:
+			case <-tick.C:
+			}
 			if fold, err := j.writer.Refresh(ctx); err == nil && fold.CancelRequested {
 				j.cancel(executor.ErrCancelled)
 				return

@@ -16,6 +16,9 @@ var errDrained = errors.New("worker: stopping")
 // poolWait is how often a starting worker looks whether the scheduler made its queues.
 const poolWait = 20 * time.Millisecond
 
+// poolPatience is when a starting worker says that it waits for that.
+const poolPatience = 5 * time.Second
+
 // present renews this worker's record until ctx ends, then removes it.
 func (w *Worker) present(ctx context.Context) {
 	tick := time.NewTicker(events.WorkerInterval)
@@ -51,12 +54,12 @@ func (w *Worker) announce(ctx context.Context) error {
 // Record is what the worker says of itself.
 func (w *Worker) Record() events.Worker {
 	r := events.Worker{
-		Name: w.cfg.Name, Host: w.cfg.HostID, State: "ready", Slots: w.cfg.Slots, Free: w.cfg.Slots - len(w.slots),
+		Name: w.cfg.Name, Host: w.cfg.HostID, State: events.WorkerReady, Slots: w.cfg.Slots, Free: w.cfg.Slots - len(w.slots),
 		Pools: w.tokens, Isolation: string(w.report.Rung), Guarantees: map[string]string{}, Labels: w.cfg.Labels,
 		Version: version.Version(), Started: w.started,
 	}
 	if !open(w.draining) {
-		r.State = "draining"
+		r.State = events.WorkerDraining
 	}
 	for name, g := range w.report.Guarantees {
 		r.Guarantees[name] = string(g.State)
@@ -76,8 +79,26 @@ func poolTokens(cfg Config) map[string]string {
 	return tokens
 }
 
+// forgetEvery is how often checkpoints of plans that ended on other workers are looked for.
+const forgetEvery = time.Minute
+
+// forgetEnded drops from the cache what is left here of plans that ended elsewhere, until ctx ends.
+func (w *Worker) forgetEnded(ctx context.Context) {
+	for sleep(ctx, forgetEvery) == nil {
+		for _, id := range w.cps.Plans() {
+			last, err := w.fleet.Log.Last(ctx, id)
+			if err == nil && last.Event.Data.Plan != nil && last.Event.Data.Plan.Final() {
+				w.cps.ForgetPlan(id)
+			}
+		}
+	}
+}
+
 // awaitPools returns once the scheduler has made a queue for each pool of this worker.
 func (w *Worker) awaitPools(ctx context.Context) error {
+	defer time.AfterFunc(poolPatience, func() {
+		w.log.Warn().Msg("still waiting for a scheduler to make this worker's queues: is one running on this server?")
+	}).Stop()
 	for token := range w.tokens {
 		for {
 			ok, err := w.fleet.Queue.HasPool(ctx, token)

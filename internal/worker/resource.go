@@ -10,6 +10,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
 )
@@ -31,11 +32,12 @@ type target struct {
 	// path is the real path of a path resource, "" for a repository URL.
 	path string
 	info gitrepo.Info
-	// origin is where a sandbox starts; set by base.
-	chain  layer.Chain
-	index  *layer.Index
+	// chain and index are where a sandbox starts; set by base.
+	chain layer.Chain
+	index *layer.Index
+	// commit is what the base was made of; known once it is.
 	commit string
-	done   func() // releases what base holds, may be nil
+	done   func() // releases the layers it starts from, may be nil
 }
 
 // resolve re-checks a plan's resource where it is opened: links may have moved since the
@@ -156,13 +158,46 @@ func (w *Worker) base(ctx context.Context, p *plan.Plan, t *target) error {
 		return err
 	case p.Strategy == plan.GitWorktree:
 		b, err := w.repos.FromPath(ctx, t.path, p.Resource.Ref)
-		t.chain, t.commit, t.done = b.Chain, b.Commit, b.Release
+		t.chain, t.done = b.Chain, b.Release
 		return err
 	default:
 		b, err := w.bases.FromPath(ctx, t.path)
-		t.chain, t.index, t.commit, t.done = b.Chain, b.Index, t.info.Head, b.Release
+		t.chain, t.index, t.done = b.Chain, b.Index, b.Release
 		return err
 	}
+}
+
+// retainTries bounds how often a checkpoint is restored whose base went away in between.
+const retainTries = 3
+
+// restore brings a checkpoint's layers into the cache and keeps its base there until release:
+// a refresh of the path's image may otherwise remove layers that nothing else uses.
+func (w *Worker) restore(ctx context.Context, id string) (r checkpoint.Restored, release func(), err error) {
+	for range retainTries {
+		if r, err = w.cps.Restore(ctx, id); err != nil {
+			return r, nil, err
+		}
+		if release, err = w.retain(r.Chain[:r.BaseLayers]); err == nil {
+			return r, release, nil
+		}
+	}
+	return r, nil, fmt.Errorf("worker: restore checkpoint %q: %w", id, err)
+}
+
+func (w *Worker) retain(base layer.Chain) (release func(), err error) {
+	ofPath, err := w.bases.Retain(base)
+	if err != nil {
+		return nil, err
+	}
+	ofRepo, err := w.repos.Retain(base)
+	if err != nil {
+		ofPath()
+		return nil, err
+	}
+	return func() {
+		ofPath()
+		ofRepo()
+	}, nil
 }
 
 // RealPaths resolves the directories that --allow-path names; each must exist.
@@ -184,4 +219,12 @@ func RealPaths(paths []string) ([]string, error) {
 // isGit tells whether a path is in a git work tree, whose .git apply leaves alone.
 func isGit(i gitrepo.Info) bool {
 	return i.Kind != gitrepo.KindNone && i.Kind != gitrepo.KindGitDir && i.Kind != gitrepo.KindBare
+}
+
+// head is the commit that a sandbox of the target starts from, "" where there is none.
+func (t *target) head() string {
+	if t.commit != "" {
+		return t.commit
+	}
+	return t.info.Head
 }

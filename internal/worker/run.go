@@ -26,11 +26,15 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 		refused = w.meets(j.plan)
 	}
 	resume := fold.Checkpoint != nil && j.plan.Strategy != plan.InPlace
+	if refused == nil && t.path == "" && !resume {
+		refused = w.base(ctx, j.plan, t) // fetched first: the claim names the commit
+		defer t.release()
+	}
 	claim := events.Data{
 		Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(j.plan.Strategy), Isolation: string(w.report.Rung), Source: "cold",
 	}
 	if t != nil {
-		claim.Commit, claim.Notes = t.info.Head, w.notes(j.plan, t)
+		claim.Commit, claim.Notes = t.head(), w.notes(j.plan, t)
 		j.git, j.path = isGit(t.info), t.path
 		if t.path != "" {
 			claim.Source = "path"
@@ -46,10 +50,10 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 		return settled(err)
 	}
 	if j.writer.Fold().CancelRequested {
-		return j.end(ctx, events.TypeCancelled, events.Data{})
+		refused = events.ErrCancelRequested
 	}
 	if refused != nil {
-		return w.giveUp(ctx, j, refused)
+		return w.conclude(ctx, j, w.backOut(ctx, j, refused))
 	}
 	from := ""
 	if resume {
@@ -108,6 +112,7 @@ func (w *Worker) notes(p *plan.Plan, t *target) []string {
 func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 	unlock, err := w.lockFor(ctx, j.plan, a.target)
 	if err != nil {
+		j.stuck = j.plan.Strategy == plan.InPlace // nobody knows: the marker stays
 		return err
 	}
 	defer unlock()
@@ -118,7 +123,7 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 	defer a.target.release()
 	inPlace := j.plan.Strategy == plan.InPlace
 	if inPlace {
-		if err := w.mark(j.id, a.target); err != nil {
+		if err := w.mark(j, a.target); err != nil {
 			return err
 		}
 	} else {
@@ -137,13 +142,22 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 	if err != nil {
 		return err
 	}
-	upload := w.storeBeside(ctx, pre)
-	defer upload()
+	stored := w.storeBeside(ctx, pre)
+	defer func() { stored(err == nil) }()
 	err = w.steps(ctx, j, sb, pre)
 	if inPlace {
 		err = w.leaveInPlace(ctx, j, pre, err)
 	}
+	if err == nil && j.writer.Fold().State == events.StateApplied {
+		w.committed(sb)
+	}
 	return err
+}
+
+func (w *Worker) committed(sb *sandbox.Sandbox) {
+	if err := sb.Commit(); err != nil {
+		w.log.Warn().Err(err).Str("sandbox", sb.ID()).Msg("commit a sandbox")
+	}
 }
 
 // lockFor keeps others from changing a path while its base is brought up to date, and for
@@ -158,27 +172,37 @@ func (w *Worker) lockFor(ctx context.Context, p *plan.Plan, t *target) (func(), 
 // origin returns the chain a sandbox starts from and how many of its layers are the base.
 func (w *Worker) origin(ctx context.Context, j *job, a attempt) (layer.Chain, int, error) {
 	if a.from != "" {
-		r, err := w.cps.Restore(ctx, a.from)
+		r, release, err := w.restore(ctx, a.from)
+		a.target.done = release
 		return r.Chain, r.BaseLayers, err
 	}
-	err := w.base(ctx, j.plan, a.target)
-	return a.target.chain, len(a.target.chain), err
+	if a.target.chain == nil {
+		if err := w.base(ctx, j.plan, a.target); err != nil {
+			return nil, 0, err
+		}
+	}
+	return a.target.chain, len(a.target.chain), nil
 }
 
 // storeBeside makes the pre_execute checkpoint, and with it the base, portable while the
-// steps run. The returned function ends that and waits for it.
-func (w *Worker) storeBeside(ctx context.Context, pre checkpoint.Checkpoint) func() {
+// steps run. The returned function waits for that, since steps may be faster, or gives it up.
+func (w *Worker) storeBeside(ctx context.Context, pre checkpoint.Checkpoint) (end func(wait bool)) {
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{})
+	done, ended := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
+		standBack(ended)
 		if _, err := w.cps.Store(ctx, pre.ID); err != nil && ctx.Err() == nil {
 			w.log.Warn().Err(err).Str("checkpoint", pre.ID).Msg("base not portable yet")
 		}
 	}()
-	return func() {
-		cancel()
+	return func(wait bool) {
+		close(ended)
+		if !wait {
+			cancel()
+		}
 		<-done
+		cancel()
 	}
 }
 
@@ -232,15 +256,27 @@ func (w *Worker) executed(ctx context.Context, j *job, delta checkpoint.Delta) e
 // leaveInPlace settles an original that was changed in place: it stays changed only if the
 // plan was applied or its failed tree is to be kept.
 func (w *Worker) leaveInPlace(ctx context.Context, j *job, pre checkpoint.Checkpoint, ran error) error {
-	if fenced(ran) {
-		return ran // the new holder recovers from the marker
+	if fenced(ran) || silent(ctx) || errors.Is(ran, events.ErrUnknown) {
+		return ran // the log knows how it ended: the next holder recovers from the marker
 	}
 	if !j.writer.Fold().Final() {
 		if err := w.cps.RollbackTo(context.WithoutCancel(ctx), pre); err != nil {
+			j.stuck = true
 			return errors.Join(ran, err)
 		}
 	}
 	return errors.Join(ran, unmark(w.markerPath(j.id), j.path))
+}
+
+// backOut rolls back what a lost worker left changed in place, before its plan ends for a
+// reason without being run again.
+func (w *Worker) backOut(ctx context.Context, j *job, why error) error {
+	if j.writer.Epoch() == 1 {
+		return why // nobody ran it before
+	}
+	_, err := w.undoInPlace(ctx, j.plan)
+	j.stuck = err != nil
+	return errors.Join(why, err)
 }
 
 func (w *Worker) discard(sb *sandbox.Sandbox) {
@@ -252,8 +288,8 @@ func (w *Worker) discard(sb *sandbox.Sandbox) {
 
 // conclude turns what stopped a claimed plan into its last event, where it is its last.
 func (w *Worker) conclude(ctx context.Context, j *job, err error) error {
-	if cause := context.Cause(ctx); cause != nil && errors.Is(err, ctx.Err()) {
-		err = cause // a call that was cut short says only that it was
+	if err != nil && (silent(ctx) || ctx.Err() != nil && errors.Is(err, ctx.Err())) {
+		err = context.Cause(ctx) // a call that was cut short says only that it was
 	}
 	ctx = context.WithoutCancel(ctx)
 	switch {
@@ -266,7 +302,12 @@ func (w *Worker) conclude(ctx context.Context, j *job, err error) error {
 			return err
 		}
 		return executor.ErrInterrupted
-	case errors.Is(err, events.ErrUnknown), errors.Is(err, context.Canceled):
+	case errors.Is(err, errAgain):
+		if err := j.writer.Append(ctx, events.TypeRetrying, events.Data{Reason: err.Error()}); err != nil {
+			return err
+		}
+		return fmt.Errorf("%w: %w", executor.ErrInterrupted, err)
+	case errors.Is(err, events.ErrUnknown), errors.Is(err, context.Canceled), errors.Is(err, errUnsettled):
 		return err
 	}
 	return w.giveUp(ctx, j, err)
@@ -292,17 +333,24 @@ func hasBash() bool {
 	return err == nil
 }
 
-// rolledBack names what a plan that did not succeed is brought back to its start.
+// rolledBack names what of a plan that did not succeed is as it was at its start.
 func (j *job) rolledBack() string {
-	if j.plan.Strategy == plan.InPlace {
+	switch {
+	case j.stuck:
+		return ""
+	case j.plan.Strategy == plan.InPlace:
 		return "original"
+	default:
+		return "sandbox"
 	}
-	return "sandbox"
 }
 
 func fenced(err error) bool {
 	return errors.Is(err, events.ErrFenced) || errors.Is(err, errSilent)
 }
+
+// silent tells whether the lease behind ctx was lost: what failed since says nothing about the plan.
+func silent(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errSilent) }
 
 // end appends a final event. A plan that others ended first is as good.
 func (j *job) end(ctx context.Context, typ string, d events.Data) error {

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -59,7 +60,8 @@ type Config struct {
 	Pools []string
 	// AllowPaths are the directories (with all below them) that path plans may name.
 	AllowPaths []string
-	Isolation  Isolation
+	// Isolation is Required where empty.
+	Isolation Isolation
 	// Expose are host directories that every sandbox sees read-only.
 	Expose []string
 	Labels map[string]string
@@ -101,7 +103,8 @@ type Worker struct {
 	tokens  map[string]string // pool token -> allowed path, "" for named pools
 	started time.Time
 
-	facts chan events.Event // about sandboxes, to be stored
+	facts    chan events.Event // about sandboxes, to be stored
+	recorded chan struct{}     // closed when nobody stores them any more
 
 	slots    chan struct{}
 	running  sync.WaitGroup
@@ -115,13 +118,14 @@ type Worker struct {
 // New prepares a worker: state directory, isolation probe, caches. It recovers paths that a
 // killed worker of this state directory left half changed before it returns.
 func New(ctx context.Context, cfg Config, fleet Fleet, log zerolog.Logger) (*Worker, error) {
-	if err := cfg.validate(); err != nil {
+	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
 	w := &Worker{
 		cfg: cfg, fleet: fleet, log: log.With().Str("worker", cfg.Name).Logger(),
 		slots: make(chan struct{}, cfg.Slots), draining: make(chan struct{}), facts: make(chan events.Event, factsQueued),
-		plans: map[string]*job{}, held: map[string]*heldBox{}, tokens: poolTokens(cfg), started: time.Now().UTC(),
+		recorded: make(chan struct{}),
+		plans:    map[string]*job{}, held: map[string]*heldBox{}, tokens: poolTokens(cfg), started: time.Now().UTC(),
 	}
 	if err := w.prepare(ctx); err != nil {
 		w.Close()
@@ -130,15 +134,26 @@ func New(ctx context.Context, cfg Config, fleet Fleet, log zerolog.Logger) (*Wor
 	return w, nil
 }
 
-func (c *Config) validate() error {
+// Validate fills in defaults and says which field is wrong, and why.
+func (c *Config) Validate() error {
 	if c.PullWait == 0 {
 		c.PullWait = DefaultPullWait
 	}
+	if c.Isolation == "" {
+		c.Isolation = Required
+	}
+	for _, pool := range c.Pools {
+		if err := events.ValidPool(pool); err != nil || pool == "default" || strings.HasPrefix(pool, "h-") {
+			return fmt.Errorf("worker: config: pools: %q is not the name of a pool: use a-z, 0-9 and -, up to 40, not default or h-...", pool)
+		}
+	}
 	switch {
-	case c.Name == "":
-		return errors.New("worker: config: name is empty")
+	case events.ValidToken(c.Name) != nil:
+		return fmt.Errorf("worker: config: name is %q: use letters, digits, - and _", c.Name)
 	case c.Slots < 1:
 		return fmt.Errorf("worker: config: slots is %d, at least 1 is needed", c.Slots)
+	case c.Isolation != Required && c.Isolation != Preferred && c.Isolation != Off:
+		return fmt.Errorf("worker: config: isolation is %q: use required, preferred or off", c.Isolation)
 	case len(c.AllowPaths) > 0 && c.HostID == "":
 		return errors.New("worker: config: paths are allowed but this host has no id: no /etc/machine-id; set --host-id")
 	}
@@ -204,6 +219,7 @@ func (w *Worker) warm() {
 func (w *Worker) startInit(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error) {
 	return isolate.Start(ctx, isolate.Config{
 		Rung: w.report.Rung, Network: network, Expose: w.cfg.Expose, NoSetuid: noSetuid && w.report.Rung == isolate.RungRoot,
+		Log: func(message string) { w.log.Error().Msg(message) },
 	})
 }
 
@@ -211,24 +227,30 @@ func (w *Worker) startInit(ctx context.Context, network string, noSetuid bool) (
 // and what is still under way is handed over at its last checkpoint.
 func (w *Worker) Run(ctx context.Context, ready func()) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
-	defer end()
-	var services, recorder sync.WaitGroup
-	recorder.Go(w.record)
+	stopRecording := make(chan struct{})
+	go w.record(stopRecording)
 	defer func() {
 		w.dropHeld()
-		close(w.facts)
-		recorder.Wait()
+		close(stopRecording)
+		<-w.recorded
+	}()
+	var services sync.WaitGroup
+	defer func() {
+		end()
+		services.Wait()
 	}()
 	services.Go(func() { w.inits.Run(life) })
 	api, err := w.serve(life)
 	if err != nil {
 		return err
 	}
-	defer api.stop()
+	defer func() {
+		end() // requests under way are cut short
+		api.stop()
+	}()
 	services.Go(func() { w.present(life) })
+	services.Go(func() { w.forgetEnded(life) })
 	if err := w.awaitPools(ctx); err != nil {
-		end()
-		services.Wait()
 		return err
 	}
 	ready()
@@ -240,8 +262,6 @@ func (w *Worker) Run(ctx context.Context, ready func()) error {
 	close(w.draining)
 	pulls.Wait()
 	w.drain()
-	end()
-	services.Wait()
 	return nil
 }
 
@@ -249,6 +269,11 @@ func (w *Worker) Run(ctx context.Context, ready func()) error {
 func (w *Worker) Close() {
 	if w.mounter != nil {
 		w.mounter.Close()
+	}
+	if w.cache != nil {
+		if err := w.cache.Close(); err != nil {
+			w.log.Warn().Err(err).Msg("close the layer cache")
+		}
 	}
 }
 

@@ -20,6 +20,10 @@ const (
 	CodeTimeout  = "504" // accepted so far as known; no verdict yet
 )
 
+// HeaderParts is a header of each reply of the service `warmfleet`: how many messages it takes.
+// Their data in the order of arrival is the reply; one that fits into a message is one.
+const HeaderParts = "Fleet-Parts"
+
 // ID names what a request is about; a bare id that is no JSON is taken as well.
 type ID struct {
 	ID string `json:"id"`

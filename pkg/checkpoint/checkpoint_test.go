@@ -15,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/warmfleet/warmfleet/internal/isolate"
-	"github.com/warmfleet/warmfleet/internal/testbed"
+	"github.com/warmfleet/warmfleet/internal/sandboxtest"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
@@ -28,17 +28,17 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-func box(t *testing.T, bed *testbed.Bed) *sandbox.Sandbox {
+func box(t *testing.T, bed *sandboxtest.Bed) *sandbox.Sandbox {
 	t.Helper()
 	dir := t.TempDir()
-	testbed.Write(t, dir, map[string]string{"a": "one\n", "d/b": "two\n"})
+	sandboxtest.Write(t, dir, map[string]string{"a": "one\n", "d/b": "two\n"})
 	chain, _ := bed.Base(t, dir)
 	s := bed.Sandbox(t, chain)
 	bed.Manager.Adopt(s, len(chain))
 	return s
 }
 
-func take(t *testing.T, bed *testbed.Bed, s *sandbox.Sandbox, phase checkpoint.Phase) checkpoint.Checkpoint {
+func take(t *testing.T, bed *sandboxtest.Bed, s *sandbox.Sandbox, phase checkpoint.Phase) checkpoint.Checkpoint {
 	t.Helper()
 	cp, err := bed.Manager.Create(t.Context(), s, planID, phase, map[string]string{"k": "v"})
 	if err != nil {
@@ -47,7 +47,7 @@ func take(t *testing.T, bed *testbed.Bed, s *sandbox.Sandbox, phase checkpoint.P
 	return cp
 }
 
-func store(t *testing.T, bed *testbed.Bed, id string) checkpoint.Checkpoint {
+func store(t *testing.T, bed *sandboxtest.Bed, id string) checkpoint.Checkpoint {
 	t.Helper()
 	cp, err := bed.Manager.Store(t.Context(), id)
 	if err != nil {
@@ -57,31 +57,31 @@ func store(t *testing.T, bed *testbed.Bed, id string) checkpoint.Checkpoint {
 }
 
 func TestManager_CreateAndRollbackTo(t *testing.T) {
-	bed := testbed.New(t)
+	bed := sandboxtest.New(t)
 	s := box(t, bed)
 	pre := take(t, bed, s, checkpoint.PreExecute)
-	testbed.Run(t, s, "echo 1 >f")
+	sandboxtest.Run(t, s, "echo 1 >f")
 	first := take(t, bed, s, checkpoint.Step)
-	testbed.Run(t, s, "echo 2 >f; echo more >g; rm a")
+	sandboxtest.Run(t, s, "echo 2 >f; echo more >g; rm a")
 	take(t, bed, s, checkpoint.Step)
 	if err := bed.Manager.RollbackTo(t.Context(), first); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := testbed.Run(t, s, "cat f; ls"), "1\na\nd\nf\n"; got != want {
+	if got, want := sandboxtest.Run(t, s, "cat f; ls"), "1\na\nd\nf\n"; got != want {
 		t.Errorf("at the first checkpoint: %q, want %q", got, want)
 	}
 	if err := bed.Manager.RollbackTo(t.Context(), pre); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := testbed.Run(t, s, "ls"), "a\nd\n"; got != want {
+	if got, want := sandboxtest.Run(t, s, "ls"), "a\nd\n"; got != want {
 		t.Errorf("at pre_execute: %q, want %q", got, want)
 	}
 }
 
 func TestManager_StoreMakesPortable(t *testing.T) {
-	bed := testbed.New(t)
+	bed := sandboxtest.New(t)
 	s := box(t, bed)
-	testbed.Run(t, s, "echo 1 >f")
+	sandboxtest.Run(t, s, "echo 1 >f")
 	local := take(t, bed, s, checkpoint.Step)
 	if local.Portable || len(local.Layers) != 0 {
 		t.Errorf("before store: %+v, want neither portable nor with layers", local)
@@ -109,31 +109,31 @@ func TestManager_StoreMakesPortable(t *testing.T) {
 
 // Case A2: any number of rounds, each on another worker, and the discarded branch is gone.
 func TestManager_RestoreOnAnotherWorker(t *testing.T) {
-	a := testbed.New(t)
-	b := testbed.Beside(t, a)
+	a := sandboxtest.New(t)
+	b := sandboxtest.Beside(t, a)
 	s := box(t, a)
-	testbed.Run(t, s, "echo 1 >f")
+	sandboxtest.Run(t, s, "echo 1 >f")
 	one := store(t, a, take(t, a, s, checkpoint.Step).ID)
-	testbed.Run(t, s, "echo 2 >f")
+	sandboxtest.Run(t, s, "echo 2 >f")
 	store(t, a, take(t, a, s, checkpoint.Step).ID)
 
 	onB := resume(t, b, one.ID)
-	testbed.Run(t, onB, "test $(cat f) = 1; echo 3 >g")
+	sandboxtest.Run(t, onB, "test $(cat f) = 1; echo 3 >g")
 	branch := store(t, b, take(t, b, onB, checkpoint.Step).ID)
 
 	again := resume(t, a, branch.ID)
-	if got, want := testbed.Run(t, again, "cat f g; ls"), "1\n3\na\nd\nf\ng\n"; got != want {
+	if got, want := sandboxtest.Run(t, again, "cat f g; ls"), "1\n3\na\nd\nf\ng\n"; got != want {
 		t.Errorf("the branch on the first worker: %q, want %q", got, want)
 	}
 	if err := a.Manager.RollbackTo(t.Context(), checkpoint.Checkpoint{ID: one.ID, SandboxID: again.ID()}); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := testbed.Run(t, again, "cat f; ls"), "1\na\nd\nf\n"; got != want {
+	if got, want := sandboxtest.Run(t, again, "cat f; ls"), "1\na\nd\nf\n"; got != want {
 		t.Errorf("back at the first: %q, want %q", got, want)
 	}
 }
 
-func resume(t *testing.T, bed *testbed.Bed, id string) *sandbox.Sandbox {
+func resume(t *testing.T, bed *sandboxtest.Bed, id string) *sandbox.Sandbox {
 	t.Helper()
 	r, err := bed.Manager.Restore(t.Context(), id)
 	if err != nil {
@@ -162,11 +162,11 @@ func (f flipping) Get(ctx context.Context, name string) (io.ReadCloser, error) {
 }
 
 func TestManager_RestoreRefusesCorruptLayers(t *testing.T) {
-	a := testbed.New(t)
+	a := sandboxtest.New(t)
 	s := box(t, a)
-	testbed.Run(t, s, "head -c 100000 /dev/urandom >f")
+	sandboxtest.Run(t, s, "head -c 100000 /dev/urandom >f")
 	cp := store(t, a, take(t, a, s, checkpoint.Step).ID)
-	b := testbed.Beside(t, &testbed.Bed{Store: flipping{a.Store}, Records: a.Records})
+	b := sandboxtest.Beside(t, &sandboxtest.Bed{Store: flipping{a.Store}, Records: a.Records})
 	if _, err := b.Manager.Restore(t.Context(), cp.ID); err == nil {
 		t.Fatal("a corrupt layer was restored")
 	}
@@ -176,14 +176,14 @@ func TestManager_RestoreRefusesCorruptLayers(t *testing.T) {
 }
 
 func TestManager_RestoreNamesAMissingLayer(t *testing.T) {
-	a := testbed.New(t)
+	a := sandboxtest.New(t)
 	s := box(t, a)
-	testbed.Run(t, s, "echo 1 >f")
+	sandboxtest.Run(t, s, "echo 1 >f")
 	cp := store(t, a, take(t, a, s, checkpoint.Step).ID)
 	if err := a.Store.Delete(t.Context(), cp.Layers[0].Name); err != nil {
 		t.Fatal(err)
 	}
-	b := testbed.Beside(t, a)
+	b := sandboxtest.Beside(t, a)
 	_, err := b.Manager.Restore(t.Context(), cp.ID)
 	if !errors.Is(err, checkpoint.ErrMissingLayer) || !strings.Contains(err.Error(), cp.Layers[0].Name) {
 		t.Errorf("error %v, want %v with the layer's name", err, checkpoint.ErrMissingLayer)
@@ -192,10 +192,10 @@ func TestManager_RestoreNamesAMissingLayer(t *testing.T) {
 
 func TestManager_ConcurrentStoresUploadOnce(t *testing.T) {
 	counting := &counted{Store: objectstore.NewMemory()}
-	bed := testbed.New(t)
-	bed = testbed.Beside(t, &testbed.Bed{Store: counting, Records: bed.Records})
+	bed := sandboxtest.New(t)
+	bed = sandboxtest.Beside(t, &sandboxtest.Bed{Store: counting, Records: bed.Records})
 	s := box(t, bed)
-	testbed.Run(t, s, "echo 1 >f")
+	sandboxtest.Run(t, s, "echo 1 >f")
 	cp := take(t, bed, s, checkpoint.Step)
 	var all sync.WaitGroup
 	for range 8 {
@@ -231,11 +231,11 @@ func (c *counted) count() int {
 }
 
 func TestManager_ListDelete(t *testing.T) {
-	bed := testbed.New(t)
+	bed := sandboxtest.New(t)
 	s := box(t, bed)
 	var want []string
 	for range 3 {
-		testbed.Run(t, s, "date +%N >>f")
+		sandboxtest.Run(t, s, "date +%N >>f")
 		want = append(want, take(t, bed, s, checkpoint.Step).ID)
 	}
 	store(t, bed, want[0])
@@ -255,7 +255,7 @@ func TestManager_ListDelete(t *testing.T) {
 	}
 }
 
-func list(t *testing.T, bed *testbed.Bed, sandboxID string) (ids []string) {
+func list(t *testing.T, bed *sandboxtest.Bed, sandboxID string) (ids []string) {
 	t.Helper()
 	cps, err := bed.Manager.List(t.Context(), sandboxID)
 	if err != nil {
@@ -268,11 +268,11 @@ func list(t *testing.T, bed *testbed.Bed, sandboxID string) (ids []string) {
 }
 
 func TestManager_ForgetKeepsWhatIsPortable(t *testing.T) {
-	bed := testbed.New(t)
+	bed := sandboxtest.New(t)
 	s := box(t, bed)
-	testbed.Run(t, s, "echo 1 >f")
+	sandboxtest.Run(t, s, "echo 1 >f")
 	kept := store(t, bed, take(t, bed, s, checkpoint.Step).ID)
-	testbed.Run(t, s, "echo 2 >f")
+	sandboxtest.Run(t, s, "echo 2 >f")
 	dropped := take(t, bed, s, checkpoint.Step)
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -290,9 +290,9 @@ func TestManager_ForgetKeepsWhatIsPortable(t *testing.T) {
 }
 
 func TestManager_Describe(t *testing.T) {
-	bed := testbed.New(t)
+	bed := sandboxtest.New(t)
 	s := box(t, bed)
-	testbed.Run(t, s, "echo ONE >a; echo new >n; rm d/b")
+	sandboxtest.Run(t, s, "echo ONE >a; echo new >n; rm d/b")
 	cp := take(t, bed, s, checkpoint.PostExecute)
 	want, err := bed.Manager.Describe(t.Context(), cp.ID)
 	if err != nil {
@@ -317,9 +317,9 @@ func TestManager_Describe(t *testing.T) {
 }
 
 func TestExport_FullTree(t *testing.T) {
-	bed := testbed.New(t)
+	bed := sandboxtest.New(t)
 	s := box(t, bed)
-	testbed.Run(t, s, "echo ONE >a; rm -r d; mkdir e; echo x >e/x")
+	sandboxtest.Run(t, s, "echo ONE >a; rm -r d; mkdir e; echo x >e/x")
 	cp := store(t, bed, take(t, bed, s, checkpoint.Step).ID)
 	var out bytes.Buffer
 	if err := checkpoint.Export(t.Context(), cp, bed.Store, &out); err != nil {

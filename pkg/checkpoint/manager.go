@@ -84,6 +84,19 @@ func (m *Manager) ForgetPlan(planID string) {
 	m.drop(func(c Checkpoint) bool { return c.PlanID == planID })
 }
 
+// Plans returns the plans with checkpoints in this worker's cache.
+func (m *Manager) Plans() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found := map[string]bool{}
+	for _, l := range m.local {
+		if l.cp.PlanID != "" {
+			found[l.cp.PlanID] = true
+		}
+	}
+	return slices.Collect(maps.Keys(found))
+}
+
 // drop forgets the local checkpoints that goes selects, and removes their layers above the
 // base unless another checkpoint or a live sandbox needs them.
 func (m *Manager) drop(goes func(Checkpoint) bool) {
@@ -258,7 +271,7 @@ func All(ctx context.Context, records kv.Store) ([]Checkpoint, error) {
 func (m *Manager) Delete(ctx context.Context, id string) error {
 	m.mu.Lock()
 	_, here := m.local[id]
-	delete(m.local, id)
+	m.drop(func(c Checkpoint) bool { return c.ID == id })
 	m.mu.Unlock()
 	err := Remove(ctx, m.cfg.Records, id)
 	if here && errors.Is(err, ErrNotFound) {

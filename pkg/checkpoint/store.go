@@ -127,7 +127,13 @@ func (m *Manager) Restore(ctx context.Context, id string) (Restored, error) {
 	l := m.local[id]
 	m.mu.Unlock()
 	if l != nil {
-		return Restored{Checkpoint: m.snapshot(l), Chain: l.chain, BaseLayers: l.base}, nil
+		cp, err := m.snapshot(l), m.present(l.chain)
+		if err == nil {
+			return Restored{Checkpoint: cp, Chain: l.chain, BaseLayers: l.base}, nil
+		}
+		if !cp.Portable {
+			return Restored{}, fmt.Errorf("checkpoint: restore %q: %w: %w", id, ErrMissingLayer, err)
+		}
 	}
 	cp, err := Load(ctx, m.cfg.Records, id)
 	if err != nil {
@@ -144,6 +150,16 @@ func (m *Manager) Restore(ctx context.Context, id string) (Restored, error) {
 		}
 	}
 	return r, nil
+}
+
+// present fails if a layer left the cache: whoever owns a base may remove what is not in use.
+func (m *Manager) present(chain layer.Chain) error {
+	for _, l := range chain {
+		if _, err := m.cfg.Cache.Get(l.ID); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (m *Manager) fetch(ctx context.Context, ref LayerRef) (layer.Layer, error) {

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -111,6 +112,12 @@ func (c *Client) Rollback(ctx context.Context, id, worker string) (api.RolledBac
 	return call[api.RolledBack](ctx, c, "checkpoint", "rollback", api.Rollback{Checkpoint: id, Worker: worker})
 }
 
+// StoreCheckpoint asks the worker that holds a checkpoint to make it portable.
+func (c *Client) StoreCheckpoint(ctx context.Context, id, worker string) error {
+	_, err := ask[json.RawMessage](ctx, c, c.subjects.Worker(worker, "store"), api.Store{Checkpoint: id})
+	return err
+}
+
 // Workers returns the live workers by name.
 func (c *Client) Workers(ctx context.Context) ([]events.Worker, error) {
 	return call[[]events.Worker](ctx, c, "worker", "list", nil)
@@ -144,6 +151,11 @@ func (c *Client) Wait(ctx context.Context, planID string, done func(events.Recor
 
 // call makes one request of the API.
 func call[T any](ctx context.Context, c *Client, noun, verb string, req any) (T, error) {
+	return ask[T](ctx, c, c.subjects.API(noun, verb), req)
+}
+
+// ask makes one request on a subject.
+func ask[T any](ctx context.Context, c *Client, subject string, req any) (T, error) {
 	var reply T
 	var body []byte
 	if req != nil {
@@ -152,23 +164,51 @@ func call[T any](ctx context.Context, c *Client, noun, verb string, req any) (T,
 			return reply, fmt.Errorf("client: encode request: %w", err)
 		}
 	}
+	if most := c.nc.MaxPayload(); int64(len(body)) > most {
+		return reply, fmt.Errorf("client: request %s: %w", subject, &events.SizeError{What: "request", Size: len(body), Max: int(most)})
+	}
 	if _, bounded := ctx.Deadline(); !bounded {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, requestTimeout)
 		defer cancel()
 	}
-	m, err := c.nc.RequestWithContext(ctx, c.subjects.API(noun, verb), body)
-	if errors.Is(err, nats.ErrNoResponders) {
-		return reply, ErrNoScheduler
-	}
+	data, err := c.exchange(ctx, subject, body)
 	if err != nil {
-		return reply, fmt.Errorf("client: request %s %s: %w", noun, verb, err)
+		return reply, err
 	}
-	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
-		return reply, &Error{Code: code, Message: m.Header.Get(micro.ErrorHeader)}
-	}
-	if err := json.Unmarshal(m.Data, &reply); err != nil {
-		return reply, fmt.Errorf("client: decode reply of %s %s: %w", noun, verb, err)
+	if err := json.Unmarshal(data, &reply); err != nil {
+		return reply, fmt.Errorf("client: decode reply of %s: %w", subject, err)
 	}
 	return reply, nil
+}
+
+// exchange sends a request and returns the data of its reply, which may come in several messages.
+func (c *Client) exchange(ctx context.Context, subject string, body []byte) ([]byte, error) {
+	inbox := c.nc.NewInbox()
+	sub, err := c.nc.SubscribeSync(inbox)
+	if err != nil {
+		return nil, fmt.Errorf("client: request %s: %w", subject, err)
+	}
+	defer sub.Unsubscribe()
+	if err := c.nc.PublishRequest(subject, inbox, body); err != nil {
+		return nil, fmt.Errorf("client: request %s: %w", subject, err)
+	}
+	var data []byte
+	for left := 1; left > 0; left-- {
+		m, err := sub.NextMsgWithContext(ctx)
+		if errors.Is(err, nats.ErrNoResponders) {
+			return nil, ErrNoScheduler
+		}
+		if err != nil {
+			return nil, fmt.Errorf("client: request %s: %w", subject, err)
+		}
+		if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
+			return nil, &Error{Code: code, Message: m.Header.Get(micro.ErrorHeader)}
+		}
+		if n, err := strconv.Atoi(m.Header.Get(api.HeaderParts)); err == nil && data == nil {
+			left = n
+		}
+		data = append(data, m.Data...)
+	}
+	return data, nil
 }

@@ -130,6 +130,9 @@ func IsFinal(state string) bool {
 // Final tells whether the plan has ended.
 func (f Fold) Final() bool { return IsFinal(f.State) }
 
+// Unapproved tells whether the steps are done and somebody has yet to say that they may be applied.
+func (f Fold) Unapproved() bool { return f.Executed && f.Apply == ApplyManual && !f.Approved }
+
 // Exhausted tells whether one more claim would be one too many: the holder is gone without a
 // word and MaxAttempts claims were made. An apply past its intent is never exhausted: it has to be recovered.
 func (f Fold) Exhausted() bool {

@@ -14,6 +14,9 @@ import (
 // moreWait is how long Pull waits for a second command that the server said lies ready; another worker may have got it.
 const moreWait = 20 * time.Millisecond
 
+// settleWait is how long the server may take to answer: a lost answer must not hold its asker for good.
+const settleWait = 3 * time.Second
+
 // Bodies of acknowledgements, from the JetStream wire protocol.
 const (
 	ackProgress = "+WPI"
@@ -108,6 +111,8 @@ func (s *settler) InProgress(ctx context.Context) error { return s.request(ctx, 
 func (s *settler) Ack(ctx context.Context) error { return s.request(ctx, ackAck) }
 
 func (s *settler) request(ctx context.Context, body string) error {
+	ctx, cancel := context.WithTimeout(ctx, settleWait)
+	defer cancel()
 	if _, err := s.nc.RequestWithContext(ctx, s.msg.Reply(), []byte(body)); err != nil {
 		return fmt.Errorf("events: send %s for %q: %w", body, s.msg.Subject(), err)
 	}

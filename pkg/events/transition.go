@@ -94,7 +94,7 @@ func ruleFor(typ string) (rule, bool) {
 	case TypeApplyIntent:
 		return rule{from: []string{StateApplying}, holder: true, cancel: true, ready: noIntent}, true
 	case TypeApplied:
-		return rule{from: held, holder: true, ready: mayApply}, true
+		return rule{from: held, holder: true, cancel: true, ready: mayApply}, true
 	case TypeConflict:
 		return rule{from: []string{StateApplying}, holder: true}, true
 	case TypeFailed, TypeRetrying, TypeInterrupted:
@@ -135,6 +135,9 @@ func mayCancel(f Fold, d Data) string {
 
 // noIntent allows a second intent to a later claim only: its holder found the first one undone.
 func noIntent(f Fold, d Data) string {
+	if f.Unapproved() {
+		return "nobody approved it"
+	}
 	return unless(f.Executed && (f.Intent == nil || f.Intent.Epoch < d.Epoch), "the intent is there already")
 }
 
@@ -144,9 +147,6 @@ func mayApply(f Fold, d Data) string {
 		return ""
 	}
 	empty := d.Changed != nil && *d.Changed == 0
-	if f.CancelRequested {
-		return "cancel was requested"
-	}
 	return unless((empty || f.Strategy == strategyNone) && f.Apply != ApplyNever, "no apply_intent before it")
 }
 
@@ -245,6 +245,9 @@ func (f Fold) claimed(d Data) Fold {
 	f.Epoch, f.Worker, f.Host, f.Held, f.Reason = d.Epoch, d.Worker, d.Host, true, ""
 	if f.Executed {
 		f.State = StateApplying
+		if f.Unapproved() {
+			f.State = StateRunning // its holder was lost before it could ask
+		}
 		return f
 	}
 	f.State, f.Attempt, f.Step, f.ExitCode = StateRunning, f.Attempt+1, "", nil

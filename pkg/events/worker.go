@@ -13,7 +13,7 @@ import (
 type Worker struct {
 	Name  string `json:"name"`
 	Host  string `json:"host"`
-	State string `json:"state"` // ready or draining
+	State string `json:"state"` // WorkerReady or WorkerDraining
 	Slots int    `json:"slots"`
 	Free  int    `json:"free"`
 	// Pools maps a pool token to the allowed path behind it, "" for a named pool.
@@ -25,6 +25,12 @@ type Worker struct {
 	Version    string            `json:"version"`
 	Started    time.Time         `json:"started"`
 }
+
+// States of a worker; one that drains takes no more commands.
+const (
+	WorkerReady    = "ready"
+	WorkerDraining = "draining"
+)
 
 // WorkerInterval is how often a worker renews its record; the bucket's TTL says when one
 // that stopped doing so is gone.

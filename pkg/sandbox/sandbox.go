@@ -124,7 +124,9 @@ func (s *Sandbox) attach(ctx context.Context) error {
 	if m.Bind != "" {
 		mount, err = s.host.Mounter.Bind(ctx, isolate.Bind{Dir: m.Bind, IDMap: m.IDMap})
 	} else {
-		mount, err = s.host.Mounter.Overlay(ctx, isolate.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work})
+		// Volatile: unmounting would else wait until the disk has all that anyone wrote to its file system, at each
+		// checkpoint; no open layer outlives a crash of the machine anyway.
+		mount, err = s.host.Mounter.Overlay(ctx, isolate.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Volatile: true})
 	}
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -124,7 +123,7 @@ func (c change) writeIn(ctx context.Context, sb *sandbox.Sandbox) error {
 
 // execute runs a command that must succeed.
 func execute(ctx context.Context, sb *sandbox.Sandbox, argv ...string) error {
-	res, err := sb.Exec(ctx, isolate.Command{Argv: argv, Env: sb.BaseEnv(), Stdout: io.Discard, Stderr: io.Discard})
+	res, err := sb.Exec(ctx, isolate.Command{Argv: argv, Env: sb.BaseEnv()})
 	if err != nil {
 		return err
 	}

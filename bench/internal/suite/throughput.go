@@ -72,7 +72,7 @@ func sandboxRate(ctx context.Context, e *bench.Env) error {
 		perPlan(pick(e, 100, 8), func(ctx context.Context, n int) error {
 			return s.batch(ctx, f, n, onePlan(plan.Resource{Path: tree, Host: hostID}, write))
 		}),
-		perPlan(pick(e, 100, 8), func(ctx context.Context, n int) error { return shellLoop(ctx, tree, copies, n) }),
+		perPlan(pick(e, 20, 8), func(ctx context.Context, n int) error { return shellLoop(ctx, tree, copies, n) }),
 	)
 	if err != nil {
 		return err

@@ -44,7 +44,7 @@ func TestConn_RoundTrip(t *testing.T) {
 		{&wire.Signal{Exec: 3, Kill: true}, &wire.Signal{}},
 		{&wire.Exited{Status: 256, Terminated: true, Nanos: 5, Start: odd}, &wire.Exited{}},
 		{&wire.File{Path: odd, Max: 9, Mode: 0o7777, MkdirAll: true, Content: []byte(odd)}, &wire.File{}},
-		{&wire.Content{Mode: 1, Data: []byte(strings.Repeat("x", 3<<20))}, &wire.Content{}},
+		{&wire.Content{Mode: 1, Data: []byte(strings.Repeat("x", 300<<10))}, &wire.Content{}},
 		{&wire.Info{Name: odd, Mode: 1, Size: 2, ModTimeNs: -3}, &wire.Info{}},
 		{&wire.Infos{Entries: []wire.Info{{Name: "a"}, {Name: "b", Size: 1}}}, &wire.Infos{}},
 		{&wire.Overlay{Lowers: []string{"/l"}, Upper: "u", Work: "w", Volatile: true}, &wire.Overlay{}},

@@ -10,9 +10,15 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// Server starts a NATS server with JetStream inside this process, without a listener, and connects to it. Both
-// end with the test. The options can be changed before the start.
+// Server starts a NATS server as Start does and connects to it. Both end with the test.
 func Server(t testing.TB, change ...func(*server.Options)) jetstream.JetStream {
+	t.Helper()
+	return Connect(t, Start(t, change...))
+}
+
+// Start starts a NATS server with JetStream inside this process, without a listener. It ends with the test.
+// The options can be changed before the start.
+func Start(t testing.TB, change ...func(*server.Options)) *server.Server {
 	t.Helper()
 	opts := &server.Options{
 		ServerName: "test", DontListen: true, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
@@ -30,7 +36,7 @@ func Server(t testing.TB, change ...func(*server.Options)) jetstream.JetStream {
 	if !s.ReadyForConnections(10 * time.Second) {
 		t.Fatal("NATS server is not ready after 10 s")
 	}
-	return Connect(t, s)
+	return s
 }
 
 // Connect makes one more connection to a server started in this process.

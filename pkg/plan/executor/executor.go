@@ -115,8 +115,6 @@ func Run(ctx context.Context, cfg Config) (Outcome, error) {
 		return Outcome{}, ErrNeedsCheckpoints
 	}
 	r := &run{Config: cfg}
-	ctx, stop := context.WithTimeout(ctx, time.Duration(cfg.Plan.Timeout))
-	defer stop()
 	failed, err := r.steps(ctx)
 	uploads := r.wait()
 	if err != nil {
@@ -139,17 +137,23 @@ type run struct {
 	uploadEr error
 }
 
+// steps runs them within the plan's timeout; checkpoints are not counted against it.
 func (r *run) steps(ctx context.Context) (*Failure, error) {
+	limited, stop := context.WithTimeout(ctx, time.Duration(r.Plan.Timeout))
+	defer stop()
 	for i := r.From; i < len(r.Plan.Steps); i++ {
 		if r.stopped() {
 			return nil, ErrInterrupted
 		}
-		res, msg, err := r.step(ctx, i)
+		step := r.Plan.Steps[i]
+		res, msg, err := r.step(limited, i)
+		if ctx.Err() == nil && limited.Err() != nil && errors.Is(err, context.DeadlineExceeded) {
+			res.Cause, msg, err = isolate.CauseTimeout, r.overdue(), nil
+		}
 		if err != nil {
 			return nil, err
 		}
-		step := r.Plan.Steps[i]
-		if !succeeded(res) && !step.ContinueOnError {
+		if !succeeded(res) && (!step.ContinueOnError || limited.Err() != nil) {
 			return &Failure{Step: step.ID, Index: i, Result: res, Message: msg}, nil
 		}
 		if err := r.afterStep(ctx, i, res); err != nil {
@@ -158,6 +162,9 @@ func (r *run) steps(ctx context.Context) (*Failure, error) {
 	}
 	return nil, nil
 }
+
+// overdue is what people read about a plan that took longer than it may.
+func (r *run) overdue() string { return fmt.Sprintf("plan timeout of %s reached", r.Plan.Timeout) }
 
 // step runs one step with its retries.
 func (r *run) step(ctx context.Context, i int) (isolate.Result, string, error) {
@@ -209,7 +216,7 @@ func (r *run) try(ctx context.Context, i, try int) (isolate.Result, string, erro
 		return res, msg, cause
 	}
 	if ctx.Err() != nil {
-		res.Cause, msg = isolate.CauseTimeout, fmt.Sprintf("plan timeout of %s reached", r.Plan.Timeout)
+		res.Cause, msg = isolate.CauseTimeout, r.overdue()
 	}
 	ms, state := res.Duration.Milliseconds(), "succeeded"
 	if !succeeded(res) {
@@ -281,8 +288,8 @@ func (r *run) fail(ctx context.Context, f *Failure) (Outcome, error) {
 		if err != nil {
 			return Outcome{}, err
 		}
-		f.Kept = kept
-		return Outcome{Failed: f}, r.Events.Append(ctx, events.TypeCheckpointed, events.Data{Step: f.Step, Checkpoint: Ref(kept, f.Index), Reason: "failed tree kept"})
+		f.Kept = kept // `failed` names it: an event of its own would be where another worker goes on
+		return Outcome{Failed: f}, nil
 	}
 	if err := r.Checkpoints.RollbackTo(ctx, r.Start); err != nil {
 		return Outcome{}, err

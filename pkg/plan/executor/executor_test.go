@@ -15,7 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/warmfleet/warmfleet/internal/isolate"
-	"github.com/warmfleet/warmfleet/internal/testbed"
+	"github.com/warmfleet/warmfleet/internal/sandboxtest"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 
 // rig is one plan ready to run on real parts, with its log in memory.
 type rig struct {
-	bed *testbed.Bed
+	bed *sandboxtest.Bed
 	box *sandbox.Sandbox
 	log *events.MemoryLog
 	cfg executor.Config
@@ -64,9 +64,9 @@ func newRig(t *testing.T, steps string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{bed: testbed.New(t), log: events.NewMemoryLog(subjects), out: map[string]*bytes.Buffer{}}
+	r := &rig{bed: sandboxtest.New(t), log: events.NewMemoryLog(subjects), out: map[string]*bytes.Buffer{}}
 	dir := t.TempDir()
-	testbed.Write(t, dir, map[string]string{"a": "one\n", "d/b": "two\n"})
+	sandboxtest.Write(t, dir, map[string]string{"a": "one\n", "d/b": "two\n"})
 	chain, _ := r.bed.Base(t, dir)
 	r.box = r.bed.Sandbox(t, chain)
 	r.bed.Manager.Adopt(r.box, len(chain))
@@ -188,7 +188,7 @@ steps:
 	if f == nil || f.Step != "bad" || f.Result.ExitCode == nil || *f.Result.ExitCode != 7 || f.Message != "exit code 7" || f.RolledBack != "sandbox" {
 		t.Fatalf("failed: %+v", f)
 	}
-	if tree, want := testbed.Run(t, r.box, "cat a d/b; ls"), "one\ntwo\na\nd\n"; tree != want {
+	if tree, want := sandboxtest.Run(t, r.box, "cat a d/b; ls"), "one\ntwo\na\nd\n"; tree != want {
 		t.Errorf("tree after the failure %q, want %q", tree, want)
 	}
 }
@@ -199,7 +199,7 @@ func TestRun_FailureKeeps(t *testing.T) {
 	if got.Failed == nil || !got.Failed.Kept.Portable {
 		t.Fatalf("failed: %+v, want a stored tree", got.Failed)
 	}
-	if tree := testbed.Run(t, r.box, "cat a"); tree != "y\n" {
+	if tree := sandboxtest.Run(t, r.box, "cat a"); tree != "y\n" {
 		t.Errorf("tree %q, want it as the step left it", tree)
 	}
 }
@@ -254,7 +254,7 @@ func TestRun_FromSkipsWhatIsDone(t *testing.T) {
 	r := newRig(t, "steps:\n  - {id: one, run: echo 1 >f}\n  - {id: two, run: echo 2 >g}\n")
 	r.cfg.From = 1
 	r.run(t)
-	if tree := testbed.Run(t, r.box, "ls"); tree != "a\nd\ng\n" {
+	if tree := sandboxtest.Run(t, r.box, "ls"); tree != "a\nd\ng\n" {
 		t.Errorf("tree %q, want only the second step's file", tree)
 	}
 }
@@ -334,7 +334,7 @@ func TestRun_FileSteps(t *testing.T) {
 			if f == nil || f.Result.Cause != isolate.CauseStart || f.Result.ExitCode != nil || !strings.HasPrefix(f.Message, tc.message) {
 				t.Errorf("failed: %+v, want a message that begins %q", f, tc.message)
 			}
-			if tree := testbed.Run(t, r.box, "cat a d/b"); tree != "one\ntwo\n" {
+			if tree := sandboxtest.Run(t, r.box, "cat a d/b"); tree != "one\ntwo\n" {
 				t.Errorf("tree %q, want it unchanged", tree)
 			}
 		})

@@ -1,8 +1,8 @@
-// Package testbed gives tests a worker's insides on real parts: a layer cache, a mounter, inits,
+// Package sandboxtest gives tests a worker's insides on real parts: a layer cache, a mounter, inits,
 // and sandboxes on a directory. Nothing but tests imports it.
 //
 // The TestMain of a package that uses it must call isolate.Main first.
-package testbed
+package sandboxtest
 
 import (
 	"context"

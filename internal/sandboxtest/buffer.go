@@ -1,4 +1,4 @@
-package testbed
+package sandboxtest
 
 import (
 	"bytes"
