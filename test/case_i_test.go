@@ -45,7 +45,7 @@ func TestCase_I3(t *testing.T) {
 			c := startBroker(t, limit)
 			dir := c.tree(t, "d", "echo x >f")
 			t.Run("Outputs", func(t *testing.T) { largeOutputs(t, c, dir) })
-			t.Run("ManyFiles", func(t *testing.T) { manyFiles(t, c, dir) })
+			t.Run("ManyFiles", func(t *testing.T) { manyFiles(t, c, c.tree(t, "many", "echo x >f")) })
 			t.Run("Plans", func(t *testing.T) { largePlans(t, c, dir, int(limit)) })
 			t.Run("Conflicts", func(t *testing.T) { manyConflicts(t, c) })
 		})
@@ -81,9 +81,8 @@ func manyFiles(t *testing.T, c *cluster, dir string) {
 		t.Errorf("changed %d paths, want %d", n, manyCount+1)
 	}
 	diff := c.do(t, "warmfleet", "plan", "diff", id)
-	shown := strings.Count("\n"+diff, "\ndiff --git ")
-	if note := fmt.Sprintf("%d of %d changed paths shown]", shown, manyCount+1); shown < 1000 || !strings.HasSuffix(diff, note+"\n") {
-		t.Errorf("the diff shows %d files and ends with %q, want %q", shown, tail(diff, 100), note)
+	if shown := strings.Count("\n"+diff, "\ndiff --git "); shown < 1000 || !strings.Contains(tail(diff, 100), fmt.Sprintf("of %d changed paths shown]", manyCount+1)) {
+		t.Errorf("the diff shows %d files and ends with %q, want a note on the rest", shown, tail(diff, 100))
 	}
 	c.do(t, "warmfleet", "plan", "approve", id)
 	c.ended(t, id, events.StateApplied)

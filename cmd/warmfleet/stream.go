@@ -142,6 +142,8 @@ func eventDetail(e events.Event) string {
 	switch {
 	case d.Error != "":
 		return oneLine(d.Error)
+	case e.Kind() == events.TypeClaimed && e.Noun() == events.NounPlan:
+		return fmt.Sprintf("%s, attempt %d, from %s", d.Worker, max(d.Attempt, 1), d.Source)
 	case d.Step != "":
 		return d.Step
 	case d.Checkpoint != nil:

@@ -24,6 +24,9 @@ import (
 // joinTimeout bounds the wait for a process that holds the state directory to be ready.
 const joinTimeout = 15 * time.Second
 
+// joinPoll is how often a joining process looks whether it is.
+const joinPoll = 20 * time.Millisecond
+
 // localPullWait is short: a command that has done its work should not wait for a pull to expire.
 const localPullWait = 100 * time.Millisecond
 
@@ -141,12 +144,35 @@ func (l *Local) join(ctx context.Context, o LocalOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := awaitDeclared(ctx, c.JS); err != nil {
+		c.Close()
+		return err
+	}
 	layers, err := l.joined.Dial(ctx, natsboot.ConnectOptions{Name: "warmfleet layers", Log: o.Log})
 	if err != nil {
 		c.Close()
 		return err
 	}
 	return l.use(ctx, c.JS, Options{Layers: layers.JS})
+}
+
+// awaitDeclared waits for the process that holds the state directory to have set the fleet up.
+func awaitDeclared(ctx context.Context, js jetstream.JetStream) error {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	tick := time.NewTicker(joinPoll)
+	defer tick.Stop()
+	for {
+		_, err := Open(ctx, js, Options{})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // schedule runs the scheduler and returns when it answers.

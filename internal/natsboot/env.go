@@ -122,6 +122,10 @@ func configHome() string {
 		dir = filepath.Join(owned, ".config")
 	}
 	fi, err := os.Stat(owned)
+	for filepath.IsAbs(owned) && errors.Is(err, fs.ErrNotExist) { // the one it will be made in
+		owned = filepath.Dir(owned)
+		fi, err = os.Stat(owned)
+	}
 	if !filepath.IsAbs(dir) || err != nil || ownerOf(fi) != os.Geteuid() {
 		return ""
 	}

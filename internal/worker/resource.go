@@ -170,18 +170,22 @@ func (w *Worker) base(ctx context.Context, p *plan.Plan, t *target) error {
 // retainTries bounds how often a checkpoint is restored whose base went away in between.
 const retainTries = 3
 
-// restore brings a checkpoint's layers into the cache and keeps its base there until release:
-// a refresh of the path's image may otherwise remove layers that nothing else uses.
-func (w *Worker) restore(ctx context.Context, id string) (r checkpoint.Restored, release func(), err error) {
+// restore brings a checkpoint's layers into the cache and keeps them there until release: a
+// refresh of the path's image may otherwise remove layers of the base that nothing else uses.
+func (w *Worker) restore(ctx context.Context, id string) (checkpoint.Restored, func(), error) {
+	var err error
 	for range retainTries {
-		if r, err = w.cps.Restore(ctx, id); err != nil {
-			return r, nil, err
+		r, restored := w.cps.Restore(ctx, id)
+		if restored != nil {
+			return r, nil, restored
 		}
+		var release func()
 		if release, err = w.retain(r.Chain[:r.BaseLayers]); err == nil {
-			return r, release, nil
+			return r, func() { release(); r.Release() }, nil
 		}
+		r.Release()
 	}
-	return r, nil, fmt.Errorf("worker: restore checkpoint %q: %w", id, err)
+	return checkpoint.Restored{}, nil, fmt.Errorf("worker: restore checkpoint %q: %w", id, err)
 }
 
 func (w *Worker) retain(base layer.Chain) (release func(), err error) {

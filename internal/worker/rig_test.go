@@ -90,7 +90,7 @@ func (r *rig) make(t *testing.T, name string, f Fleet) *Worker {
 	t.Helper()
 	w, err := New(t.Context(), Config{
 		Name: name, HostID: testHost, StateDir: t.TempDir(), Slots: 2, AllowPaths: []string{r.tree}, Warm: 1,
-		PullWait: 50 * time.Millisecond, DrainTimeout: 100 * time.Millisecond,
+		PullWait: 50 * time.Millisecond, DrainTimeout: 5 * time.Second,
 	}, f, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)

@@ -156,6 +156,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("worker: config: isolation is %q: use required, preferred or off", c.Isolation)
 	case len(c.AllowPaths) > 0 && c.HostID == "":
 		return errors.New("worker: config: paths are allowed but this host has no id: no /etc/machine-id; set --host-id")
+	case len(c.AllowPaths) > 0 && events.ValidPool(events.PoolToken(c.HostID, "/")) != nil:
+		return fmt.Errorf("worker: config: host-id is %q: use letters, digits and -, up to 50", c.HostID)
 	}
 	return nil
 }
@@ -171,8 +173,10 @@ func (w *Worker) prepare(ctx context.Context) error {
 	if w.report, err = isolate.Probe(ctx, dir("scratch")); err != nil {
 		return err
 	}
-	if w.mounter, err = isolate.NewMounter(w.report.Rung); err != nil {
-		return err
+	if w.report.Rung != isolate.RungBare { // where nothing can be mounted, sandboxes are plain copies
+		if w.mounter, err = isolate.NewMounter(w.report.Rung); err != nil {
+			return err
+		}
 	}
 	root := w.report.Rung == isolate.RungRoot
 	owner := os.Getuid()

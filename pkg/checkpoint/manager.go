@@ -40,6 +40,7 @@ type Manager struct {
 	mu    sync.Mutex
 	local map[string]*local   // checkpoints whose layers lie in this cache, by id
 	live  map[string]*tracked // sandboxes that live here, by id
+	pins  map[string]int      // layers of restored checkpoints that were not released, by id
 }
 
 type local struct {
@@ -57,7 +58,7 @@ type tracked struct {
 
 // New returns a manager.
 func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, local: map[string]*local{}, live: map[string]*tracked{}}
+	return &Manager{cfg: cfg, local: map[string]*local{}, live: map[string]*tracked{}, pins: map[string]int{}}
 }
 
 // Adopt makes a live sandbox known whose lowest baseLayers layers are its base, so that
@@ -98,7 +99,7 @@ func (m *Manager) Plans() []string {
 }
 
 // drop forgets the local checkpoints that goes selects, and removes their layers above the
-// base unless another checkpoint or a live sandbox needs them.
+// base unless another checkpoint, a live sandbox or whoever restored one needs them.
 func (m *Manager) drop(goes func(Checkpoint) bool) {
 	keep, gone := map[string]bool{}, map[string]bool{}
 	for id, l := range m.local {
@@ -117,7 +118,7 @@ func (m *Manager) drop(goes func(Checkpoint) bool) {
 		}
 	}
 	for id := range gone {
-		if !keep[id] {
+		if !keep[id] && m.pins[id] == 0 {
 			m.remove(id)
 		}
 	}
@@ -188,6 +189,7 @@ func (m *Manager) RollbackTo(ctx context.Context, cp Checkpoint) error {
 		if err != nil {
 			return err
 		}
+		defer restored.Release()
 		l = &local{chain: restored.Chain}
 	}
 	if err := t.sandbox.Reset(ctx, l.chain); err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/warmfleet/warmfleet/internal/kv"
@@ -118,21 +119,43 @@ type Restored struct {
 	// Chain is base and layers, bottom first; the lowest BaseLayers of it are the base.
 	Chain      layer.Chain
 	BaseLayers int
+	release    func()
 }
 
+// Release tells that the chain is no longer in use, or that a live sandbox stands on it.
+func (r Restored) Release() {
+	if r.release != nil {
+		r.release()
+	}
+}
+
+// restoreTries bounds how often a checkpoint is restored whose layers went away in between.
+const restoreTries = 3
+
 // Restore brings a checkpoint's layers into the cache, each verified against its digest
-// before it is visible. It works for local checkpoints that are not portable yet, too.
-func (m *Manager) Restore(ctx context.Context, id string) (Restored, error) {
+// before it is visible, and keeps the manager from removing them until Release. The base's
+// owner may: retain it there. It works for local checkpoints that are not portable yet, too.
+func (m *Manager) Restore(ctx context.Context, id string) (r Restored, err error) {
+	for range restoreTries {
+		if r, err = m.restore(ctx, id); err != nil {
+			return Restored{}, err
+		}
+		r.release = m.pin(r.Chain)
+		if err = m.present(r.Chain); err == nil {
+			return r, nil
+		}
+		r.release()
+	}
+	return Restored{}, fmt.Errorf("checkpoint: restore %q: %w: %w", id, ErrMissingLayer, err)
+}
+
+func (m *Manager) restore(ctx context.Context, id string) (Restored, error) {
 	m.mu.Lock()
 	l := m.local[id]
 	m.mu.Unlock()
 	if l != nil {
-		cp, err := m.snapshot(l), m.present(l.chain)
-		if err == nil {
+		if cp := m.snapshot(l); !cp.Portable || m.present(l.chain) == nil {
 			return Restored{Checkpoint: cp, Chain: l.chain, BaseLayers: l.base}, nil
-		}
-		if !cp.Portable {
-			return Restored{}, fmt.Errorf("checkpoint: restore %q: %w: %w", id, ErrMissingLayer, err)
 		}
 	}
 	cp, err := Load(ctx, m.cfg.Records, id)
@@ -150,6 +173,21 @@ func (m *Manager) Restore(ctx context.Context, id string) (Restored, error) {
 		}
 	}
 	return r, nil
+}
+
+// pin keeps the layers of a chain in the cache until unpin, which may be called more than once.
+func (m *Manager) pin(chain layer.Chain) (unpin func()) {
+	count := func(by int) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		for _, l := range chain {
+			if m.pins[l.ID] += by; m.pins[l.ID] == 0 {
+				delete(m.pins, l.ID)
+			}
+		}
+	}
+	count(1)
+	return sync.OnceFunc(func() { count(-1) })
 }
 
 // present fails if a layer left the cache: whoever owns a base may remove what is not in use.

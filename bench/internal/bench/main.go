@@ -106,7 +106,7 @@ func programs(ctx context.Context, dir string) (self string, err error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-o", dir+"/", "github.com/warmfleet/warmfleet/cmd/warmfleet-init", "github.com/warmfleet/warmfleet/cmd/worker")
+	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", dir+"/", "github.com/warmfleet/warmfleet/cmd/warmfleet-init", "github.com/warmfleet/warmfleet/cmd/worker")
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "bench: going on with this executable as init, %v: %s\n", err, out)
 	}

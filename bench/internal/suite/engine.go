@@ -74,7 +74,8 @@ func newEngine(ctx context.Context, dir string, s stored) (*engine, error) {
 	return g, err
 }
 
-func (g *engine) close() { errors.Join(g.mounter.Close(), g.cache.Close()) }
+// close ends an engine; its directory goes with the benchmark's.
+func (g *engine) close() { _ = errors.Join(g.mounter.Close(), g.cache.Close()) }
 
 // start starts an init; binary "" is what a worker would take.
 func (g *engine) start(ctx context.Context, binary string) (*isolate.Init, error) {

@@ -92,8 +92,8 @@ func sandboxes(ctx context.Context, e *bench.Env) error {
 	return warmSandboxes(ctx, e, g, b.Chain)
 }
 
-// lives is how sandboxes are made, used once and thrown away; first and whole are the times
-// until the command had ended and until nothing was left.
+// live makes a sandbox, uses it once and throws it away; first and whole are the times until
+// the command had ended and until nothing was left.
 func (g *engine) live(ctx context.Context, chain layer.Chain, binary string) (first, whole time.Duration, err error) {
 	host := g.host
 	host.Init = func(ctx context.Context, _ string, _ bool) (*isolate.Init, error) { return g.start(ctx, binary) }

@@ -1,0 +1,459 @@
+package worker
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/pkg/api"
+	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/events/eventstest"
+	"github.com/warmfleet/warmfleet/pkg/plan"
+	"github.com/warmfleet/warmfleet/pkg/plan/applier"
+)
+
+func TestWorker_Run(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.worker(t, "w1")
+	for _, tc := range []struct {
+		name, plan, state, code, rolledBack string
+		left                                string // what `a` of the original holds afterwards
+	}{
+		{"Never", "apply: never\nsteps: [{run: echo new >a}]\n", events.StateExecuted, "", "", "one\n"},
+		{"Fails", "apply: auto\nsteps: [{run: echo new >a; exit 3}]\n", events.StateFailed, "step_failed", "sandbox", "one\n"},
+		{"FailsInPlace", "strategy: none\napply: auto\nsteps: [{run: echo new >a; exit 3}]\n", events.StateFailed, "step_failed", "original", "one\n"},
+		{"NothingToApply", "steps: [{run: cat a}]\n", events.StateApplied, "", "", "one\n"},
+		{"Auto", "apply: auto\nsteps: [{run: echo two >a}]\n", events.StateApplied, "", "", "two\n"},
+		{"InPlace", "strategy: none\napply: auto\nsteps: [{run: echo three >a}]\n", events.StateApplied, "", "", "three\n"},
+		{"InPlaceKept", "strategy: none\napply: auto\non_failure: keep\nsteps: [{run: echo four >a; exit 3}]\n", events.StateFailed, "step_failed", "", "four\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := r.submit(t, tc.plan)
+			d := r.ends(t, w.PlanID(), tc.state)
+			if d.Code != tc.code || d.RolledBack != tc.rolledBack {
+				t.Errorf("code %q, rolled back %q, want %q, %q: %s", d.Code, d.RolledBack, tc.code, tc.rolledBack, d.Error)
+			}
+			r.has(t, "a", tc.left)
+		})
+	}
+	if _, err := os.Lstat(filepath.Join(r.tree, string(layer.JournalDir))); !os.IsNotExist(err) {
+		t.Errorf("the journal is left in the original: %v", err)
+	}
+}
+
+func TestWorker_Approval(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, stop := r.worker(t, "w1")
+	applied, clashes := r.submit(t, "steps: [{run: echo new >a}]\n"), r.submit(t, "steps: [{run: echo mine >d/b}]\n")
+	for _, w := range []*events.Writer{applied, clashes} {
+		r.ends(t, w.PlanID(), events.StateAwaitingApproval)
+	}
+	r.has(t, "a", "one\n")
+	stop()
+	r.worker(t, "w2") // everything it needs is stored
+	r.write(t, "d/b", "theirs\n")
+	r.approve(t, applied)
+	if d := r.ends(t, applied.PlanID(), events.StateApplied); d.Changed == nil || *d.Changed != 1 {
+		t.Errorf("changed %v, want 1", d.Changed)
+	}
+	r.has(t, "a", "new\n")
+	r.approve(t, clashes)
+	d := r.ends(t, clashes.PlanID(), events.StateConflict)
+	if diff := cmp.Diff([]events.Conflict{{Path: "d/b", Kind: "content"}}, d.Conflicts); diff != "" {
+		t.Errorf("conflicts (-want +got):\n%s", diff)
+	}
+	r.has(t, "d/b", "theirs\n")
+}
+
+// The base of a plan that awaits approval is not lost to the plans that run meanwhile.
+func TestWorker_ApprovalAfterTheBaseMovedOn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.worker(t, "w1")
+	w := r.submit(t, "steps: [{run: echo new >a}]\n")
+	r.ends(t, w.PlanID(), events.StateAwaitingApproval)
+	for i := range 12 { // more than an image's chain may have layers
+		r.write(t, "d/b", strings.Repeat("x", i+1))
+		other := r.submit(t, "apply: never\nsteps: [{run: cat d/b}]\n")
+		r.ends(t, other.PlanID(), events.StateExecuted)
+	}
+	r.approve(t, w)
+	r.ends(t, w.PlanID(), events.StateApplied)
+	r.has(t, "a", "new\n")
+}
+
+func TestWorker_Cancel(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, plan, rolledBack string }{
+		{"Sandbox", "steps: [{run: echo new >a; sleep 300}]\n", "sandbox"},
+		{"InPlace", "strategy: none\napply: auto\nsteps: [{run: echo new >a; sleep 300}]\n", "original"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.worker(t, "w1")
+			w := r.submit(t, tc.plan)
+			id := w.PlanID()
+			r.until(t, id, "a step", ofKind(events.TypeStepStarted))
+			r.append(t, w, events.TypeCancelRequested, events.Data{By: "test"})
+			if err := r.fleet.Conn.Publish(r.fleet.Subjects.Control("cancel", id), []byte(id)); err != nil {
+				t.Fatal(err)
+			}
+			asked := time.Now()
+			if d := r.ends(t, id, events.StateCancelled); d.RolledBack != tc.rolledBack {
+				t.Errorf("rolled back %q, want %q", d.RolledBack, tc.rolledBack)
+			}
+			if took := time.Since(asked); took > cancelPoll*3/4 {
+				t.Errorf("cancelled after %v: the hint was not heard", took)
+			}
+			r.has(t, "a", "one\n")
+		})
+	}
+}
+
+func TestWorker_HintAloneCancelsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.worker(t, "w1")
+	w := r.submit(t, "apply: never\nsteps: [{run: sleep 0.5}, {run: 'true'}]\n")
+	id := w.PlanID()
+	r.until(t, id, "a step", ofKind(events.TypeStepStarted))
+	if err := r.fleet.Conn.Publish(r.fleet.Subjects.Control("cancel", id), []byte(id)); err != nil {
+		t.Fatal(err)
+	}
+	r.ends(t, id, events.StateExecuted)
+}
+
+func TestWorker_Refusals(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.worker(t, "w1")
+	other := t.TempDir()
+	for _, tc := range []struct{ name, plan, code string }{
+		{"NotAllowed", "resource: {path: " + other + ", host: h1}\nsteps: [{run: 'true'}]\n", "path_not_allowed"},
+		{"Gone", "resource: {path: " + r.tree + "/gone, host: h1}\nsteps: [{run: 'true'}]\n", "invalid_resource"},
+		{"NoRepository", "strategy: git_worktree\nsteps: [{run: 'true'}]\n", "invalid_strategy"},
+		{"LocalRepoNotAllowed", "resource: {repo: " + other + "}\napply: never\nsteps: [{run: 'true'}]\n", "path_not_allowed"},
+		{"PushIsNotBuilt", "resource: {repo: 'https://example.invalid/x.git'}\napply: auto\nsteps: [{run: 'true'}]\n", "unsupported"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			w := r.submit(t, tc.plan)
+			d := r.ends(t, w.PlanID(), events.StateFailed)
+			if d.Code != tc.code || d.Error == "" {
+				t.Errorf("code %q, want %q: %s", d.Code, tc.code, d.Error)
+			}
+		})
+	}
+}
+
+// The second worker goes on after the last portable checkpoint; the first one's late facts are refused.
+func TestWorker_TakeOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	js := eventstest.Connect(t, r.server)
+	run(t, r.make(t, "lost", r.open(t, js)))
+	w := r.submit(t, "steps: [{run: echo x >made, checkpoint: true}, {run: cat made; sleep 300}]\n")
+	id := w.PlanID()
+	r.until(t, id, "a portable checkpoint", func(e events.Event) bool {
+		return e.Kind() == events.TypeCheckpointed && e.Data.Checkpoint.Portable
+	})
+	js.Conn().Close()
+	r.worker(t, "heir")
+	seen := r.until(t, id, "the heir's step", func(e events.Event) bool {
+		return e.Kind() == events.TypeStepStarted && e.Source == "/worker/heir"
+	})
+	last := seen[len(seen)-1].Data
+	if *last.StepIndex != 1 || last.Epoch != 2 || last.Attempt != 2 || last.Plan.Losses != 1 {
+		t.Errorf("step %d of epoch %d, attempt %d, %d losses: want 1, 2, 2, 1", *last.StepIndex, last.Epoch, last.Attempt, last.Plan.Losses)
+	}
+	r.append(t, w, events.TypeCancelRequested, events.Data{By: "test"})
+	r.ends(t, id, events.StateCancelled)
+}
+
+func TestWorker_DrainHandsOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	_, stop := r.worker(t, "first")
+	w := r.submit(t, "apply: never\nsteps: [{run: echo x >made; sleep 0.3}, {run: cat made}]\n")
+	id := w.PlanID()
+	r.until(t, id, "a step", ofKind(events.TypeStepStarted))
+	stop()
+	r.worker(t, "second")
+	seen := r.until(t, id, "its end", func(e events.Event) bool { return e.Data.Final })
+	last := seen[len(seen)-1]
+	if last.Kind() != events.TypeExecuted || last.Data.Plan.Losses != 0 || count(seen, events.TypeInterrupted) != 1 {
+		t.Errorf("%s after %d losses and %d interruptions, want executed, 0, 1", last.Kind(), last.Data.Plan.Losses, count(seen, events.TypeInterrupted))
+	}
+	if got := count(seen, events.TypeStepStarted); got != 2 {
+		t.Errorf("%d steps were started, want each once", got)
+	}
+}
+
+// ghost claims a plan as a worker that will not be heard of again.
+func (r *rig) ghost(t *testing.T, text string) *events.Writer {
+	t.Helper()
+	w := r.accept(t, text)
+	if err := w.Claim(t.Context(), events.Data{Worker: "ghost"}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func TestWorker_NobodyIsAskedTwiceButEverybodyOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	w := r.ghost(t, "steps: [{run: echo new >a}]\n")
+	changed := 1
+	r.append(t, w, events.TypeExecuted, events.Data{Changed: &changed})
+	r.command(t, events.VerbRun, w.PlanID())
+	r.worker(t, "heir")
+	r.ends(t, w.PlanID(), events.StateAwaitingApproval)
+	r.has(t, "a", "one\n")
+}
+
+// leftInPlace is a plan of strategy none whose worker was lost while the original was changed.
+func (r *rig) leftInPlace(t *testing.T, heir *Worker, text string) *events.Writer {
+	t.Helper()
+	w := r.ghost(t, "strategy: none\napply: auto\n"+text)
+	base, err := heir.bases.FromPath(t.Context(), r.tree)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(base.Release)
+	j := &job{id: w.PlanID(), plan: &plan.Plan{OnFailure: plan.Rollback}}
+	if err := heir.mark(j, &target{path: r.tree, chain: base.Chain, index: base.Index}); err != nil {
+		t.Fatal(err)
+	}
+	r.write(t, "a", "half done\n")
+	return w
+}
+
+func TestWorker_LostInPlace(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		then  func(t *testing.T, r *rig, w *events.Writer)
+		state string
+		left  string
+	}{
+		{"RunsAgain", func(*testing.T, *rig, *events.Writer) {}, events.StateApplied, "one\nnew\n"},
+		{"Cancelled", func(t *testing.T, r *rig, w *events.Writer) {
+			r.append(t, w, events.TypeCancelRequested, events.Data{By: "test"})
+		}, events.StateCancelled, "one\n"},
+		{"LostTooOften", func(t *testing.T, r *rig, w *events.Writer) {
+			for range 2 {
+				if err := w.Claim(t.Context(), events.Data{Worker: "ghost"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}, events.StateDead, "one\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			heir := r.make(t, "heir", r.fleet)
+			w := r.leftInPlace(t, heir, "steps: [{run: echo new >>a}]\n")
+			tc.then(t, r, w)
+			r.command(t, events.VerbRun, w.PlanID())
+			run(t, heir)
+			d := r.ends(t, w.PlanID(), tc.state)
+			if tc.state != events.StateApplied && d.RolledBack != "original" {
+				t.Errorf("rolled back %q, want original", d.RolledBack)
+			}
+			r.has(t, "a", tc.left)
+			if found, err := sign(r.tree); err != nil || found != "" {
+				t.Errorf("the original is still marked by %q, %v", found, err)
+			}
+		})
+	}
+}
+
+// A mark that came with a copy of an original says nothing about the copy.
+func TestWorker_MarkOfAnotherPath(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	w := r.make(t, "w1", r.fleet)
+	defer w.Close()
+	r.leftInPlace(t, w, "steps: [{run: 'true'}]\n")
+	found, err := sign(r.tree)
+	if err != nil || found == "" {
+		t.Skipf("extended attributes of %s cannot be read or kept: %v", r.tree, err)
+	}
+	copied := t.TempDir()
+	if err := unix.Lsetxattr(copied, signName(), []byte(found), 0); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := w.lockPath(t.Context(), copied, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+	if found, err := sign(copied); err != nil || found != "" {
+		t.Errorf("the copy is still marked by %q, %v", found, err)
+	}
+	r.has(t, "a", "half done\n") // untouched: its lock was not held
+	if err := os.RemoveAll(r.tree); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.recoverInPlace(t.Context()); err != nil {
+		t.Errorf("an original that is gone keeps the worker from starting: %v", err)
+	}
+}
+
+// An apply that another worker left complete but unrecorded is recorded first, as that plan's.
+func TestWorker_RecordsAnInterruptedApplyOfAnother(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	lost := r.ghost(t, "apply: auto\nsteps: [{run: echo x >made}]\n")
+	changed := 1
+	r.append(t, lost, events.TypeExecuted, events.Data{Changed: &changed})
+	r.append(t, lost, events.TypeApplyIntent, events.Data{})
+	r.leaveJournal(t, lost.PlanID())
+	r.worker(t, "heir")
+	w := r.submit(t, "apply: auto\nsteps: [{run: cat made; echo new >a}]\n")
+	r.until(t, w.PlanID(), "another try", ofKind(events.TypeRetrying))
+	r.command(t, events.VerbApply, w.PlanID()) // as a scheduler does
+	r.ends(t, w.PlanID(), events.StateApplied)
+	if d := r.ends(t, lost.PlanID(), events.StateApplied); d.Reason != "recovered" {
+		t.Errorf("reason %q, want recovered", d.Reason)
+	}
+	r.has(t, "a", "new\n")
+	r.has(t, "made", "x\n")
+}
+
+// oneFile is the content of whatever it is asked for.
+type oneFile string
+
+func (f oneFile) Open(layer.Path) (io.ReadCloser, error) {
+	return io.NopCloser(strings.NewReader(string(f))), nil
+}
+
+// leaveJournal adds a file `made` to the original as an apply whose worker was lost before it
+// could record that.
+func (r *rig) leaveJournal(t *testing.T, planID string) {
+	t.Helper()
+	s, err := applier.Open(t.Context(), r.tree, applier.Options{Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	after := layer.Entry{Path: "made", Type: layer.File, Mode: 0o644, UID: layer.Self, GID: layer.Self, Size: 2, Digest: "sha256:73cb3858a687a8494ca3323053016282f3dad39d42cf62ca4e79dda2aac7d9ac"}
+	p, found, err := s.Check(t.Context(), applier.Request{
+		Plan: planID, Epoch: 1, Changes: []layer.Change{{Path: "made", After: &after}}, Content: oneFile("x\n"),
+	})
+	if err == nil && len(found) > 0 {
+		t.Fatalf("conflicts: %v", found)
+	}
+	if err == nil {
+		err = s.Stage(t.Context(), p)
+	}
+	if err == nil {
+		err = s.Commit(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestWorker_CommandOfNoPlanIsSetAside(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.worker(t, "w1")
+	r.command(t, events.VerbRun, events.NewID())
+	dead := events.NewDeadLetters(r.js, r.fleet.Subjects)
+	for end := time.Now().Add(patience); ; {
+		letters, err := dead.List(t.Context())
+		if err == nil && len(letters) == 1 {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d letters, %v, want 1", len(letters), err)
+		}
+		<-time.After(10 * time.Millisecond)
+	}
+}
+
+func TestWorker_Rollback(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.worker(t, "w1")
+	w := r.submit(t, "apply: never\nsteps: [{run: echo new >a}]\n")
+	id := w.PlanID()
+	seen := r.until(t, id, "its end", func(e events.Event) bool { return e.Data.Final })
+	pre, post := "", ""
+	for _, e := range seen {
+		switch e.Kind() {
+		case events.TypeClaimed:
+			pre = e.Data.Checkpoint.ID
+		case events.TypeCheckpointed:
+			post = e.Data.Checkpoint.ID
+		}
+	}
+	for _, tc := range []struct{ name, checkpoint, code string }{
+		{"PreExecute", pre, ""},
+		{"PostExecute", post, ""},
+		{"Unknown", events.NewID(), api.CodeNotFound},
+		{"NoID", "x/../y", api.CodeInvalid},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b, err := json.Marshal(api.Rollback{Checkpoint: tc.checkpoint})
+			if err != nil {
+				t.Fatal(err)
+			}
+			m, err := r.fleet.Conn.Request(r.fleet.Subjects.Worker("w1", "rollback"), b, patience)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := m.Header.Get(micro.ErrorCodeHeader); got != tc.code {
+				t.Fatalf("code %q, want %q: %s", got, tc.code, m.Header.Get(micro.ErrorHeader))
+			}
+			var reply api.RolledBack
+			if tc.code == "" {
+				if err := json.Unmarshal(m.Data, &reply); err != nil || reply.Worker != "w1" || reply.State != "active" {
+					t.Errorf("reply %+v, %v", reply, err)
+				}
+			}
+		})
+	}
+}
+
+func TestConfig_Validate(t *testing.T) {
+	good := Config{Name: "w-1", HostID: "h1", Slots: 1, AllowPaths: []string{"/srv"}}
+	for _, tc := range []struct {
+		name   string
+		change func(*Config)
+		says   string
+	}{
+		{"Good", func(*Config) {}, ""},
+		{"Name", func(c *Config) { c.Name = "host.example" }, "name"},
+		{"Slots", func(c *Config) { c.Slots = 0 }, "slots"},
+		{"Isolation", func(c *Config) { c.Isolation = "requried" }, "isolation"},
+		{"Pool", func(c *Config) { c.Pools = []string{"h-1"} }, "pools"},
+		{"NoHostID", func(c *Config) { c.HostID = "" }, "host-id"},
+		{"HostID", func(c *Config) { c.HostID = "a.b" }, "host-id"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := good
+			tc.change(&c)
+			err := c.Validate()
+			if (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+				t.Errorf("error %v, want one that names %q", err, tc.says)
+			}
+			if err == nil && c.Isolation != Required {
+				t.Errorf("isolation %q by default, want %q", c.Isolation, Required)
+			}
+		})
+	}
+}
