@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -151,6 +152,11 @@ func mountOverlay(ctx context.Context, o mountfd.Overlay) (*os.File, error) {
 		}
 		if !errors.Is(err, unix.EBUSY) || time.Now().After(end) {
 			return nil, fmt.Errorf("isolate: mount overlay: %w", err)
+		}
+		if o.Volatile { // the try that just failed has left the mark of an unclean end
+			if err := os.RemoveAll(filepath.Join(o.Work, "work", "incompat")); err != nil {
+				return nil, fmt.Errorf("isolate: mount overlay: %w", err)
+			}
 		}
 		select {
 		case <-ctx.Done():

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -126,6 +127,29 @@ func TestMounter_Overlay_AwkwardPaths(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(o.Upper, "new")); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestMounter_Overlay_WaitsForALowerThatIsStillMounted(t *testing.T) {
+	b := newBox(t, isolate.Config{})
+	ctx := testContext(t)
+	var dirs [5]string
+	for n := range dirs {
+		dirs[n] = filepath.Join(b.dir, fmt.Sprint("dir", n))
+		if err := os.Mkdir(dirs[n], 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	give(t, b.dir)
+	first, err := b.mounter.Overlay(ctx, isolate.Overlay{Lowers: dirs[:1], Upper: dirs[1], Work: dirs[2], Volatile: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { first.Close() })
+	second, err := b.mounter.Overlay(ctx, isolate.Overlay{Lowers: dirs[1:2], Upper: dirs[3], Work: dirs[4], Volatile: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
 }
 
 func TestMounter_Overlay_Errors(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
 
 	"github.com/warmfleet/warmfleet/internal/kv"
@@ -59,6 +60,23 @@ func TestIndex_AwaitLeavesNothingBehind(t *testing.T) {
 	}
 	if n := len(x.waiters); n != 0 {
 		t.Errorf("%d plans are still waited for, want none", n)
+	}
+}
+
+func TestIndex_ForgetsWhatTheLogForgot(t *testing.T) {
+	x := newIndex()
+	for id, f := range map[string]events.Fold{
+		"old": {State: events.StateApplied}, "new": {State: events.StateApplied}, "waiting": {State: events.StateAwaitingApproval},
+	} {
+		at := epochStart
+		if id == "new" {
+			at = at.Add(time.Hour)
+		}
+		x.observe(events.Record{Seq: 1, Event: events.Event{Subject: id, Time: at, Data: events.Data{Plan: &f}}})
+	}
+	x.forget(epochStart.Add(time.Minute))
+	if d := cmp.Diff([]string{"new", "waiting"}, x.ids()); d != "" {
+		t.Errorf("plans (-want +got):\n%s", d)
 	}
 }
 

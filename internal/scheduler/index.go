@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/warmfleet/warmfleet/pkg/events"
 )
@@ -16,16 +17,22 @@ type index struct {
 	read    chan struct{} // closed once everything stored at start was read
 
 	mu        sync.Mutex
-	plans     map[string]events.Fold
+	plans     map[string]known
 	admission *admission
 	dirty     map[string]events.Fold // final plans not yet written to the read model
 	waiters   map[string][]chan events.Fold
 	pools     map[string]bool // pools whose queue was made
 }
 
+// known is a plan's state after its last event, and when that was.
+type known struct {
+	fold events.Fold
+	at   time.Time
+}
+
 func newIndex() *index {
 	return &index{
-		changed: make(chan struct{}, 1), read: make(chan struct{}), plans: map[string]events.Fold{},
+		changed: make(chan struct{}, 1), read: make(chan struct{}), plans: map[string]known{},
 		admission: newAdmission(), dirty: map[string]events.Fold{}, waiters: map[string][]chan events.Fold{},
 		pools: map[string]bool{},
 	}
@@ -43,7 +50,7 @@ func (x *index) observe(r events.Record) {
 		return
 	}
 	x.mu.Lock()
-	x.plans[id] = *f
+	x.plans[id] = known{*f, r.Event.Time}
 	x.admission.observe(id, *f)
 	if r.Event.Data.Final {
 		x.dirty[id] = *f
@@ -149,19 +156,26 @@ func (x *index) ids() []string {
 	return slices.Sorted(maps.Keys(x.plans))
 }
 
+// forget drops the plans that ended before a time: the log has dropped their events as well.
+func (x *index) forget(before time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	maps.DeleteFunc(x.plans, func(_ string, p known) bool { return p.fold.Final() && p.at.Before(before) })
+}
+
 func (x *index) get(id string) (events.Fold, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	f, ok := x.plans[id]
-	return f, ok
+	p, ok := x.plans[id]
+	return p.fold, ok
 }
 
 // await returns the plan's state as soon as there is one.
 func (x *index) await(ctx context.Context, id string) (events.Fold, bool) {
 	x.mu.Lock()
-	if f, ok := x.plans[id]; ok {
+	if p, ok := x.plans[id]; ok {
 		x.mu.Unlock()
-		return f, true
+		return p.fold, true
 	}
 	w := make(chan events.Fold, 1)
 	x.waiters[id] = append(x.waiters[id], w)

@@ -99,10 +99,17 @@ func (s *Scheduler) run(ctx context.Context, open func(context.Context) (stop fu
 	return nil
 }
 
+// forgetEvery is how often plans whose events are gone are dropped from memory.
+const forgetEvery = time.Hour
+
 // follow keeps the index up to date with the log.
 func (s *Scheduler) follow(ctx context.Context, records <-chan events.Record) {
+	tick := time.NewTicker(forgetEvery)
+	defer tick.Stop()
 	for {
 		select {
+		case now := <-tick.C:
+			s.index.forget(now.Add(-events.EventAge))
 		case <-ctx.Done():
 			return
 		case r, ok := <-records:

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/warmfleet/warmfleet/internal/base"
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
@@ -320,6 +321,9 @@ func (w *Worker) giveUp(ctx context.Context, j *job, err error) error {
 	switch {
 	case errors.As(err, &r):
 		d.Code = r.code
+	case errors.Is(err, base.ErrStateInside), errors.Is(err, base.ErrPath), errors.Is(err, base.ErrUnreadable),
+		errors.Is(err, gitrepo.ErrURL), errors.Is(err, gitrepo.ErrRef), errors.Is(err, gitrepo.ErrNoRef), errors.Is(err, gitrepo.ErrUnborn):
+		d.Code = "invalid_resource"
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		d.Code = "disk_full"
 		d.Error += ": free some room in " + w.cfg.StateDir + " or name another directory with --state-dir"

@@ -16,8 +16,9 @@ const (
 	LeaseTTL = 5 * time.Second
 	// WorkerTTL is how long a worker's record lives without a heartbeat.
 	WorkerTTL = 6 * time.Second
+	// EventAge is how long events are kept (design 3: 30 days).
+	EventAge = 30 * 24 * time.Hour
 
-	eventAge      = 30 * 24 * time.Hour // design 3: events live 30 days
 	outputAge     = 30 * 24 * time.Hour // as long as the events that speak of it
 	letterAge     = 90 * 24 * time.Hour // time for a person to look
 	dedupeWindow  = 10 * time.Minute    // longer than any retry of a publish

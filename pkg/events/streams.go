@@ -68,7 +68,7 @@ func eventsStream(s Subjects, o Options) declaration {
 		basics(c, o, s.Event("*", "*", "*"))
 		c.Retention = jetstream.LimitsPolicy
 		c.Discard = jetstream.DiscardNew // the truth is never dropped silently
-		c.MaxAge = eventAge
+		c.MaxAge = EventAge
 		c.DenyDelete = true         // history is not rewritten
 		c.DenyPurge = true          // nor erased
 		c.AllowRollup = false       // nor by a header

@@ -202,6 +202,10 @@ func TestRun_FailureKeeps(t *testing.T) {
 	if tree := sandboxtest.Run(t, r.box, "cat a"); tree != "y\n" {
 		t.Errorf("tree %q, want it as the step left it", tree)
 	}
+	// Another worker must not go on from a tree that a failed step left.
+	if d := cmp.Diff([]string{"step_started bad", "step_finished bad failed"}, r.facts(t)); d != "" {
+		t.Errorf("facts (-want +got):\n%s", d)
+	}
 }
 
 func TestRun_RetryStartsFromTheTreeBefore(t *testing.T) {
@@ -310,6 +314,8 @@ func TestRun_Timeouts(t *testing.T) {
 	for name, steps := range map[string]string{
 		"Step": "steps:\n  - {run: sleep 300, timeout: 300ms}\n",
 		"Plan": "timeout: 400ms\nsteps:\n  - {run: sleep 300}\n",
+		"PlanDuringAStepThatMayFail": "timeout: 400ms\nsteps:\n  - {run: sleep 300, continue_on_error: true}\n  - {run: 'true'}\n",
+		"PlanDuringBackoff":          "timeout: 400ms\nsteps:\n  - {run: exit 75, retry: {limit: 2, on: ['exit:75'], backoff: 1m}}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := newRig(t, steps).run(t)
