@@ -32,6 +32,7 @@ func (r result) oneLine(t *testing.T, code int, words ...string) {
 }
 
 func TestBadInput_Plans(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t, ordinary(t))
 	dir := p.tree(t, "d", "echo x >f")
 	before := snapshot(t, dir)
@@ -69,6 +70,7 @@ func TestBadInput_Plans(t *testing.T) {
 }
 
 func TestBadInput_Surroundings(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t, ordinary(t))
 	dir := p.tree(t, "d", "echo x >f")
 	file := p.plan(t, "apply: never", "true")
@@ -95,6 +97,7 @@ func TestBadInput_Surroundings(t *testing.T) {
 }
 
 func TestBadInput_PathNotAllowed(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, ordinary(t))
 	c.worker(t, "w")
 	must(t, os.Mkdir(c.path("work", "d"), 0o755))
@@ -112,6 +115,7 @@ func TestBadInput_PathNotAllowed(t *testing.T) {
 
 // A full disk fails the plan with that reason, loses nothing, and the worker goes on when there is room again.
 func TestBadInput_FullDisk(t *testing.T) {
+	t.Parallel()
 	c := startCluster(t, ordinary(t))
 	disk := smallDisk(t, c.place, "24m")
 	w := c.start(t, "w", "worker", "--name", "w", "--state-dir", filepath.Join(disk, "w"), "--allow-path", c.path("work")).ready(t)

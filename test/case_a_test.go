@@ -106,6 +106,7 @@ func export(t testing.TB, p *cluster, id string) string {
 
 // Case A2 below the command line, where a restored sandbox can be looked into and gone on with.
 func TestCase_A2(t *testing.T) {
+	t.Parallel()
 	first := sandboxtest.New(t)
 	second := sandboxtest.Beside(t, first)
 	dir := t.TempDir()

@@ -191,7 +191,7 @@ func TestCase_H3(t *testing.T) {
 	}{
 		{"InStep", "echo one >one", "", all(isType(events.TypeStepStarted), ofStep("step-2"))},
 		{"InUpload", "head -c 80000000 /dev/urandom >big; echo one >one", "", all(isType(events.TypeStepFinished), ofStep("step-1"))},
-		{"BeforeApply", "echo one >one", "mkdir many; i=0; while [ $i -lt 8000 ]; do echo $i >many/$i; i=$((i+1)); done", all(isType(events.TypeStepFinished), ofStep("step-2"))},
+		{"BeforeApply", "echo one >one", "mkdir many; seq 0 7999 | split -l 1 -a 4 -d - many/", all(isType(events.TypeStepFinished), ofStep("step-2"))},
 	} {
 		t.Run(freeze.name, func(t *testing.T) {
 			t.Parallel()

@@ -111,6 +111,7 @@ func TestFleet_DrainHandsOver(t *testing.T) {
 }
 
 func TestRun_TwoAtOnceOnOneStateDirectory(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t, ordinary(t))
 	results := make([]result, 3)
 	for i := range results {
@@ -161,6 +162,7 @@ func TestRun_CtrlC(t *testing.T) {
 }
 
 func TestRun_PlainSurroundings(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t, ordinary(t))
 	dir := p.tree(t, "a path with spaces & 'quotes'", "echo x >f")
 	file := p.plan(t, "apply: auto", "echo y >f; pwd")
@@ -201,6 +203,7 @@ func TestRun_PlainSurroundings(t *testing.T) {
 const noNamespaces = `echo 0 >/proc/sys/user/max_user_namespaces; exec "$@"`
 
 func TestRun_MissingGuarantees(t *testing.T) {
+	t.Parallel()
 	p := newPlace(t, ordinary(t))
 	if r := p.run(t, "unshare", "-Ur", "sh", "-c", noNamespaces, "sh", "true"); r.code != 0 {
 		t.Skipf("namespaces cannot be forbidden here: %s", r.stderr)

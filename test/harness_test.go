@@ -101,6 +101,7 @@ func eachAccount(t *testing.T, do func(t *testing.T, c *cluster)) {
 	}
 	for _, a := range all {
 		t.Run(a.name, func(t *testing.T) {
+			t.Parallel()
 			c := startCluster(t, a)
 			c.worker(t, "w")
 			do(t, c)

@@ -36,6 +36,20 @@ func open(t *testing.T, dir string) *fleet.Local {
 	return l
 }
 
+// serve opens the fleet of a state directory with a worker.
+func serve(t *testing.T, dir string, cfg worker.Config) (*fleet.Local, *client.Client) {
+	t.Helper()
+	l := open(t, dir)
+	if err := l.AddWorker(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.New(l.Conn, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, c
+}
+
 func shut(t *testing.T, l *fleet.Local) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -63,26 +77,16 @@ func submit(t *testing.T, c *client.Client, id, tree, steps string) api.Submitte
 // A state directory holds a whole fleet: what one process left there is served by the next.
 func TestLocal_PlanOutlivesTheProcess(t *testing.T) {
 	dir, tree := t.TempDir(), filepath.Join(t.TempDir(), "tree")
-	if err := os.MkdirAll(tree, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(tree, "a"), []byte("one\n"), 0o644); err != nil {
+	if err := errors.Join(os.MkdirAll(tree, 0o755), os.WriteFile(filepath.Join(tree, "a"), []byte("one\n"), 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	cfg := worker.Config{HostID: "h1", Slots: 1, AllowPaths: []string{tree}, DrainTimeout: time.Second}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	l := open(t, dir)
+	l, c := serve(t, dir, cfg)
 	if !l.Holds() || !strings.HasPrefix(l.URL(), "nats://127.0.0.1:") {
 		t.Errorf("holds %v at %s, want a server on loopback", l.Holds(), l.URL())
-	}
-	if err := l.AddWorker(ctx, cfg); err != nil {
-		t.Fatal(err)
-	}
-	c, err := client.New(l.Conn, "")
-	if err != nil {
-		t.Fatal(err)
 	}
 	id := events.NewID()
 	for range 2 { // the same plan again is the same plan
@@ -100,14 +104,8 @@ func TestLocal_PlanOutlivesTheProcess(t *testing.T) {
 	}
 	shut(t, l)
 
-	l = open(t, dir)
+	l, c = serve(t, dir, cfg)
 	defer func() { shut(t, l) }()
-	if err := l.AddWorker(ctx, cfg); err != nil {
-		t.Fatal(err)
-	}
-	if c, err = client.New(l.Conn, ""); err != nil {
-		t.Fatal(err)
-	}
 	if _, err := c.Approve(ctx, id, "me"); err != nil {
 		t.Fatal(err)
 	}

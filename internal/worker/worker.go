@@ -144,7 +144,7 @@ func (c *Config) Validate() error {
 	}
 	for _, pool := range c.Pools {
 		if err := events.ValidPool(pool); err != nil || pool == "default" || strings.HasPrefix(pool, "h-") {
-			return fmt.Errorf("worker: config: pools: %q is not the name of a pool: use a-z, 0-9 and -, up to 40, not default or h-...", pool)
+			return fmt.Errorf("worker: config: pools: %q is not the name of a pool: use a-z, 0-9 and -, up to 40, not default and not beginning with h-", pool)
 		}
 	}
 	switch {

@@ -36,7 +36,7 @@ func Main(benchmarks ...Benchmark) int {
 	flag.BoolVar(&o.json, "json", false, "print one JSON object a row")
 	flag.BoolVar(&o.quick, "quick", false, "take few samples: only shows that everything runs")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
 	defer stop()
 	run := func() error { return parent(ctx, o, benchmarks) }
 	if dir := os.Getenv(childVar); dir != "" {

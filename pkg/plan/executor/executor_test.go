@@ -312,15 +312,15 @@ func TestRun_StopInterruptsBetweenSteps(t *testing.T) {
 
 func TestRun_Timeouts(t *testing.T) {
 	for name, steps := range map[string]string{
-		"Step": "steps:\n  - {run: sleep 300, timeout: 300ms}\n",
-		"Plan": "timeout: 400ms\nsteps:\n  - {run: sleep 300}\n",
+		"Step":                       "steps:\n  - {run: sleep 300, timeout: 300ms}\n",
+		"Plan":                       "timeout: 400ms\nsteps:\n  - {run: sleep 300}\n",
 		"PlanDuringAStepThatMayFail": "timeout: 400ms\nsteps:\n  - {run: sleep 300, continue_on_error: true}\n  - {run: 'true'}\n",
 		"PlanDuringBackoff":          "timeout: 400ms\nsteps:\n  - {run: exit 75, retry: {limit: 2, on: ['exit:75'], backoff: 1m}}\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := newRig(t, steps).run(t)
 			f := got.Failed
-			if f == nil || f.Result.Cause != isolate.CauseTimeout || f.Result.ExitCode != nil && *f.Result.ExitCode == 0 || !strings.Contains(f.Message, "timeout") {
+			if f == nil || f.Index != 0 || f.Result.Cause != isolate.CauseTimeout || f.Result.ExitCode != nil && *f.Result.ExitCode == 0 || !strings.Contains(f.Message, "timeout") {
 				t.Errorf("failed: %+v, want a timeout", f)
 			}
 		})
