@@ -120,7 +120,7 @@ func (s *Store) refreshLocked(ctx context.Context, home, path string) (image, er
 
 // capture makes the image that follows old, which is empty for a first one.
 func (s *Store) capture(ctx context.Context, path string, old image) (image, error) {
-	added, index, changed, err := s.opt.Cache.Capture(ctx, path, old.index)
+	added, index, changed, err := s.opt.Cache.CaptureAgain(ctx, path, old.index)
 	if err != nil {
 		return image{}, err
 	}
@@ -201,14 +201,15 @@ func (s *Store) save(home string, rec *record, img image) error {
 	}
 	sum := sha256.New()
 	rec.Index = fmt.Sprintf("%s%d", indexPrefix, now.UnixNano())
-	err := statedir.WriteFile(filepath.Join(home, rec.Index), func(w io.Writer) error {
+	// Nothing here is waited for: an image that a crash of the machine damaged is made anew.
+	err := statedir.WriteFileUnsynced(filepath.Join(home, rec.Index), func(w io.Writer) error {
 		return img.index.Encode(io.MultiWriter(w, sum))
 	})
 	if err != nil {
 		return err
 	}
 	rec.IndexSum, rec.Used = hex.EncodeToString(sum.Sum(nil)), now
-	if err := statedir.WriteRecord(filepath.Join(home, recordFile), rec); err != nil {
+	if err := statedir.WriteRecordUnsynced(filepath.Join(home, recordFile), rec); err != nil {
 		return err
 	}
 	s.memory.put(home, rec.Index, img.index)

@@ -15,7 +15,8 @@ type Builder struct {
 	dirs map[Path]bool
 }
 
-// Build makes a layer of what fill puts into it. When fill fails nothing is left.
+// Build makes a layer of what fill puts into it. When fill fails nothing is left. The layer
+// survives the death of any process, but not that of the machine; see Persist.
 func (c *Cache) Build(fill func(*Builder) error) (Layer, error) {
 	staged, err := c.Stage()
 	if err != nil {
@@ -32,7 +33,7 @@ func (c *Cache) Build(fill func(*Builder) error) (Layer, error) {
 	if err := w.finish(); err != nil {
 		return Layer{}, fmt.Errorf("layer: build: %w", errors.Join(err, staged.Discard()))
 	}
-	return staged.Commit(w.meta())
+	return staged.commitOr(w.meta(), untilReboot)
 }
 
 // Put adds an entry; content is read for regular files only.

@@ -26,18 +26,18 @@ func (c *Cache) Capture(ctx context.Context, dir string, old *Index) (Layer, *In
 	return c.capture(ctx, captureJob{dir: dir, old: old})
 }
 
+// CaptureAgain is Capture for what can be captured again: the layer survives the death of any
+// process, but not that of the machine, and costs no wait for the disk. Persist makes up for it.
+func (c *Cache) CaptureAgain(ctx context.Context, dir string, old *Index) (Layer, *Index, bool, error) {
+	return c.capture(ctx, captureJob{dir: dir, old: old, keep: untilReboot})
+}
+
 type captureJob struct {
 	dir string
 	old *Index
-	// quiet: nothing writes in dir meanwhile, and the layer need not survive the machine.
+	// quiet: nothing writes in dir meanwhile.
 	quiet bool
-}
-
-func (j captureJob) durability() durability {
-	if j.quiet {
-		return untilReboot
-	}
-	return durable
+	keep  durability
 }
 
 func (c *Cache) capture(ctx context.Context, job captureJob) (Layer, *Index, bool, error) {
@@ -186,7 +186,7 @@ func (c *Cache) writeScan(s *scan, job captureJob) (Layer, error) {
 	meta := w.meta()
 	meta.Lost = append(meta.Lost, s.lost...)
 	meta.SelfUID, meta.SelfGID = &s.index.SelfUID, &s.index.SelfGID
-	return stage.commitOr(meta, job.durability())
+	return stage.commitOr(meta, job.keep)
 }
 
 // captureWriter copies the changed paths of a scan into a layer.

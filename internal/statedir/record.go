@@ -26,7 +26,17 @@ const tempPrefix = ".tmp-"
 
 // WriteFile replaces the file at path by what write produces, in one step: after a crash at any
 // moment the old content or the new one is there, whole.
-func WriteFile(path string, write func(io.Writer) error) (err error) {
+func WriteFile(path string, write func(io.Writer) error) error {
+	return writeFile(path, write, true)
+}
+
+// WriteFileUnsynced is WriteFile for what can be made again: it does not wait for the disk, and
+// after a crash of the machine the file may be damaged, which its reader has to notice.
+func WriteFileUnsynced(path string, write func(io.Writer) error) error {
+	return writeFile(path, write, false)
+}
+
+func writeFile(path string, write func(io.Writer) error, sync bool) (err error) {
 	dir := filepath.Dir(path)
 	f, err := os.CreateTemp(dir, tempPrefix+"*")
 	if err != nil {
@@ -42,13 +52,15 @@ func WriteFile(path string, write func(io.Writer) error) (err error) {
 	if err := write(f); err != nil {
 		return err
 	}
-	if err := f.Sync(); err != nil {
-		return err
+	if sync {
+		if err := f.Sync(); err != nil {
+			return err
+		}
 	}
 	if err := f.Close(); err != nil {
 		return err
 	}
-	if err := os.Rename(f.Name(), path); err != nil {
+	if err := os.Rename(f.Name(), path); err != nil || !sync {
 		return err
 	}
 	return SyncDir(dir)
@@ -86,15 +98,20 @@ func SweepTemp(dir string) error {
 }
 
 // WriteRecord stores v as JSON under a checksum line, as WriteFile does.
-func WriteRecord(path string, v any) error {
+func WriteRecord(path string, v any) error { return writeRecord(path, v, true) }
+
+// WriteRecordUnsynced is WriteRecord without waiting for the disk; see WriteFileUnsynced.
+func WriteRecordUnsynced(path string, v any) error { return writeRecord(path, v, false) }
+
+func writeRecord(path string, v any, sync bool) error {
 	body, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("statedir: encode %q: %w", path, err)
 	}
-	return WriteFile(path, func(w io.Writer) error {
+	return writeFile(path, func(w io.Writer) error {
 		_, err := fmt.Fprintf(w, "%s\n%s", checksum(body), body)
 		return err
-	})
+	}, sync)
 }
 
 // ReadRecord reads what WriteRecord stored into v. Errors: fs.ErrNotExist, ErrDamaged.

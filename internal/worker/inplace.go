@@ -49,13 +49,17 @@ func signName() string {
 }
 
 // mark writes the marker of a plan whose target is about to be changed in place.
-func (w *Worker) mark(j *job, t *target) error {
+func (w *Worker) mark(ctx context.Context, j *job, t *target) error {
 	path := w.markerPath(j.id)
 	m := marker{Plan: j.id, Path: t.path, Keep: j.plan.OnFailure == plan.Keep, Index: path + ".index"}
 	for _, l := range t.chain {
 		m.Layers = append(m.Layers, markedLayer{l.ID, l.Dir})
 	}
-	err := statedir.WriteFile(m.Index, t.index.Encode)
+	// The base is all there is to roll back from, so here it has to survive the machine.
+	err := w.cache.Persist(ctx, t.chain)
+	if err == nil {
+		err = statedir.WriteFile(m.Index, t.index.Encode)
+	}
 	if err == nil {
 		err = statedir.WriteRecord(path, m)
 	}

@@ -47,7 +47,7 @@ func (r *rig) leftInPlace(t *testing.T, heir *Worker, text string) *events.Write
 	}
 	t.Cleanup(base.Release)
 	j := &job{id: w.PlanID(), plan: &plan.Plan{OnFailure: plan.Rollback}}
-	if err := heir.mark(j, &target{path: r.tree, chain: base.Chain, index: base.Index}); err != nil {
+	if err := heir.mark(t.Context(), j, &target{path: r.tree, chain: base.Chain, index: base.Index}); err != nil {
 		t.Fatal(err)
 	}
 	r.write(t, "a", "half done\n")

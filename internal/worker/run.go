@@ -124,7 +124,7 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 	defer a.target.release()
 	inPlace := j.plan.Strategy == plan.InPlace
 	if inPlace {
-		if err := w.mark(j, a.target); err != nil {
+		if err := w.mark(ctx, j, a.target); err != nil {
 			return err
 		}
 	} else {

@@ -156,10 +156,12 @@ func (c *checker) original(f *finding) (bool, error) {
 	}
 	a := c.ancestor(f.path)
 	switch {
+	case a != nil && a.verdict.conflict != "": // reported there
+		return false, nil
+	case a != nil && a.orig == nil && a.created(): // what is in the way is further up, and goes
+		return true, nil
 	case a == nil || a.orig == nil || a.orig.Type == layer.Dir:
 		c.conflict(f.path, KindParentReplaced, "")
-		return false, nil
-	case a.verdict.conflict != "": // reported there
 		return false, nil
 	case a.verdict.want == nil && f.ours == nil: // the original made the same of the directory as the plan
 		return false, nil
