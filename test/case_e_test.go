@@ -201,7 +201,7 @@ var oddNames = []string{
 	" leading", "raw\xff\xfe", ".wh.x", "~", "$(touch CANARY)", "'single'", "#hash", "a/b/.wh..wh..opq", "\x01\x7f",
 }
 
-// dirs are the parents that oddNames need beside themselves.
+// makeOdd is shell that writes a file of each odd name.
 func makeOdd(content string) string {
 	var b strings.Builder
 	for _, n := range oddNames {

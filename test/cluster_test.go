@@ -137,7 +137,7 @@ func (c *cluster) story(t testing.TB, id string) string {
 	return b.String()
 }
 
-// events counts the events of a plan for which all conditions hold.
+// count counts the events of a plan for which all conditions hold.
 func (c *cluster) count(t testing.TB, id string, conds ...func(events.Event) bool) int {
 	t.Helper()
 	n := 0

@@ -8,7 +8,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/layer/layertest"
 )
 
-// sample fills a new directory below work with a small tree of every common kind.
+// sampleScript makes a small tree of every common kind.
 const sampleScript = `
 mkdir -p src/deep empty
 echo one >src/a.txt; echo two >src/b.txt; echo keep >src/deep/keep
@@ -39,7 +39,7 @@ func (p *place) tree(t testing.TB, name, script string) string {
 	return dir
 }
 
-// snapshot describes a tree; everything is kept but the times of .git's own files.
+// snapshot describes a tree, .git included.
 func snapshot(t testing.TB, dir string) layertest.Snapshot {
 	t.Helper()
 	s, err := layertest.Take(dir)

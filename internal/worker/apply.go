@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 
 	"github.com/warmfleet/warmfleet/internal/layer"
@@ -51,10 +54,58 @@ func (w *Worker) apply(ctx context.Context, j *job) error {
 	}
 	defer s.Close()
 	done, err := w.recoverApply(ctx, j, s)
-	if done || err != nil {
+	if !done && err == nil {
+		err = w.applyFresh(ctx, j, s, t)
+	}
+	j.tidy = err == nil
+	return err
+}
+
+// tidyOriginal takes away what a lost worker left in the original of a plan that has ended: a stage that was
+// never used, or the journal of a change that is recorded. Whoever holds the lock does the same, so it is not waited for
+// long; what is half made stays for the next apply.
+func (w *Worker) tidyOriginal(ctx context.Context, j *job) {
+	if fold := j.writer.Fold(); j.tidy || !fold.Executed || fold.Strategy == string(plan.InPlace) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, settleLimit)
+	defer cancel()
+	if err := w.settleOriginal(ctx, j); err != nil {
+		w.log.Warn().Err(err).Str("plan", j.id).Msg("look for what an apply left")
+	}
+}
+
+func (w *Worker) settleOriginal(ctx context.Context, j *job) error {
+	var err error
+	if j.plan == nil {
+		if j.plan, err = w.body(ctx, j.id); err != nil {
+			return err
+		}
+	}
+	t, err := w.resolve(ctx, j.plan)
+	if err != nil || t.path == "" {
 		return err
 	}
-	return w.applyFresh(ctx, j, s, t)
+	if _, err := os.Lstat(filepath.Join(t.path, layer.JournalDir)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	unlock, err := w.lockPath(ctx, t.path, true)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s, err := applier.Open(ctx, t.path, applier.Options{Log: w.log}) // which takes an unused stage away
+	if err != nil {
+		return err
+	}
+	p, pending := s.Pending()
+	if !pending || !p.Done || p.Plan != j.id || j.writer.Fold().State != events.StateApplied {
+		return s.Close()
+	}
+	if _, err := s.Recover(ctx, applier.Forward); err != nil {
+		return errors.Join(err, s.Close())
+	}
+	return errors.Join(s.Finish(ctx), s.Close())
 }
 
 // recoverApply settles what a killed worker left in the original. done means that this

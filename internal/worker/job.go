@@ -35,6 +35,7 @@ type job struct {
 	cancel context.CancelCauseFunc
 	hint   chan struct{} // holds one token when somebody said that a cancel was requested
 	stuck  bool          // the original was left changed in place: it could not be rolled back
+	tidy   bool          // an apply of this job ended, so nothing of the plan is left beside the original's files
 }
 
 // pull takes commands of one pool while there are free slots, until ctx ends. What it
@@ -117,6 +118,7 @@ func (w *Worker) handle(life context.Context, d events.Delivery) {
 	err = w.work(ctx, j)
 	if j.writer != nil && j.writer.Fold().Final() {
 		w.cps.ForgetPlan(j.id)
+		w.tidyOriginal(ctx, j)
 	}
 	w.answer(life, d, j, err)
 }
