@@ -143,7 +143,7 @@ func TestGroup_SimultaneousCallersCostTwoRuns(t *testing.T) {
 		for range 12 {
 			wg.Go(func() {
 				_, err := g.Do(t.Context(), "k", func(context.Context) (int64, error) {
-					time.Sleep(time.Second) // fake time
+					<-time.After(time.Second) // fake time
 					return runs.Add(1), nil
 				})
 				if err != nil {
@@ -164,7 +164,7 @@ func TestGroup_NeverServesWorkThatBeganEarlier(t *testing.T) {
 		var world, saw atomic.Int64
 		read := func(context.Context) (int64, error) {
 			v := world.Load()
-			time.Sleep(time.Second)
+			<-time.After(time.Second) // fake time
 			return v, nil
 		}
 		go func() { _, _ = g.Do(t.Context(), "k", read) }()

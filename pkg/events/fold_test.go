@@ -111,12 +111,14 @@ func TestFold_Next(t *testing.T) {
 		{"CancelBeforeIntent", with(executed, fact(events.TypeCancelRequested, 0, ""), refuse(events.TypeApplyIntent, 1, events.ErrCancelRequested), fact(events.TypeCancelled, 1, events.StateCancelled))},
 		{"CancelBeforeEmptyDelta", []step{
 			accept(events.ApplyManual), claim(1), fact(events.TypeCancelRequested, 0, ""),
-			{events.TypeApplied, events.Data{Epoch: 1, Changed: ptr(0)}, "", events.ErrCancelRequested}, fact(events.TypeCancelled, 1, events.StateCancelled),
+			{events.TypeApplied, events.Data{Epoch: 1, Changed: ptr(0)}, "", events.ErrCancelRequested},
+			fact(events.TypeCancelled, 1, events.StateCancelled),
 		}},
 		{"LostBeforeItAsked", []step{
 			accept(events.ApplyManual), claim(1), fact(events.TypeExecuted, 1, events.StateRunning), claim(2),
 			refuse(events.TypeApplyIntent, 2, events.ErrTransition), fact(events.TypeAwaitingApproval, 2, events.StateAwaitingApproval),
-			fact(events.TypeApproved, 0, events.StateApplying), {events.TypeClaimed, events.Data{Epoch: 3, Worker: "w3"}, events.StateApplying, nil},
+			fact(events.TypeApproved, 0, events.StateApplying),
+			{events.TypeClaimed, events.Data{Epoch: 3, Worker: "w3"}, events.StateApplying, nil},
 			fact(events.TypeApplyIntent, 3, events.StateApplying),
 		}},
 		{"NoCancelAfterIntent", with(intent, refuse(events.TypeCancelRequested, 0, events.ErrTransition), refuse(events.TypeCancelled, 1, events.ErrTransition))},
