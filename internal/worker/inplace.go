@@ -14,6 +14,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/statedir"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
+	"github.com/warmfleet/warmfleet/pkg/plan/applier"
 )
 
 // marker is kept while a plan of strategy none changes an original in place, so that a
@@ -76,8 +77,26 @@ func (w *Worker) mark(ctx context.Context, j *job, t *target) error {
 	return nil
 }
 
-// unmark forgets a marker once the plan is final: its changes stand, or were undone.
+// takeOver settles what an apply left in an original that a plan is about to change in place. From then on whatever
+// lies in the journal's directory is a step's doing.
+func (w *Worker) takeOver(ctx context.Context, j *job, path string) error {
+	if _, err := os.Lstat(filepath.Join(path, layer.JournalDir)); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	s, err := applier.Open(ctx, path, applier.Options{Log: w.log})
+	if err != nil {
+		return err
+	}
+	_, err = w.recoverApply(ctx, j, s)
+	return errors.Join(err, s.Close())
+}
+
+// unmark forgets a marker once the plan is final: its changes stand, or were undone. A journal in the original is a
+// step's forgery by then, which the next apply must not believe.
 func unmark(markerPath, path string) error {
+	if err := layer.RemoveTree(filepath.Join(path, layer.JournalDir)); err != nil {
+		return fmt.Errorf("worker: remove what a step left for the next apply: %w", err)
+	}
 	if err := unsign(path); err != nil {
 		return err
 	}

@@ -3,8 +3,10 @@ package worker
 import (
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
@@ -145,6 +147,95 @@ func TestWorker_RecordsAnInterruptedApplyOfAnother(t *testing.T) {
 	}
 	r.has(t, "a", "new\n")
 	r.has(t, "made", "x\n")
+}
+
+// What an apply left in the original goes also when its plan has ended: nobody else may come by.
+func TestWorker_TidiesAfterALostApply(t *testing.T) {
+	t.Parallel()
+	changed := 1
+	for _, tc := range []struct{ name, end string }{
+		{"Recorded", events.TypeApplied},
+		{"NeverBegun", events.TypeCancelled},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			lost := r.ghost(t, "apply: auto\nsteps: [{run: echo x >made}]\n")
+			r.append(t, lost, events.TypeExecuted, events.Data{Changed: &changed})
+			if tc.end == events.TypeApplied {
+				r.append(t, lost, events.TypeApplyIntent, events.Data{})
+				r.leaveJournal(t, lost.PlanID())
+			} else {
+				r.write(t, layer.JournalDir+"/"+lost.PlanID()+".1/000000", "staged")
+				if err := os.Chmod(filepath.Join(r.tree, layer.JournalDir), 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.append(t, lost, tc.end, events.Data{Changed: &changed})
+			r.command(t, events.VerbRun, lost.PlanID())
+			r.worker(t, "heir")
+			r.tidied(t)
+			if tc.end == events.TypeApplied {
+				r.has(t, "made", "x\n")
+			}
+		})
+	}
+}
+
+// tidied waits until nothing of an apply is left in the original.
+func (r *rig) tidied(t *testing.T) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(patience); ; {
+		if _, err := os.Lstat(filepath.Join(r.tree, layer.JournalDir)); os.IsNotExist(err) {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatal("the journal's directory is still there")
+		}
+	}
+}
+
+// A step that works in place can write anything into the original, but no journal that an apply would follow.
+func TestWorker_InPlaceLeavesNoJournal(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, step, state string }{
+		{"Applied", "mkdir -m 700 .warmfleet-apply; echo forged >.warmfleet-apply/journal.applying", events.StateApplied},
+		{"Link", "ln -s /etc .warmfleet-apply", events.StateApplied},
+		{"Failed", "mkdir -m 000 .warmfleet-apply; exit 1", events.StateFailed},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.worker(t, "w1")
+			w := r.submit(t, "strategy: none\napply: auto\nsteps: [{run: \""+tc.step+"\"}]\n")
+			r.ends(t, w.PlanID(), tc.state)
+			r.tidied(t)
+			w = r.submit(t, "apply: auto\nsteps: [{run: echo new >a}]\n")
+			r.ends(t, w.PlanID(), events.StateApplied)
+		})
+	}
+}
+
+// An apply that was interrupted is settled before a plan works in place.
+func TestWorker_InPlaceAfterALostApply(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	lost := r.ghost(t, "apply: auto\nsteps: [{run: echo x >made}]\n")
+	changed := 1
+	r.append(t, lost, events.TypeExecuted, events.Data{Changed: &changed})
+	r.append(t, lost, events.TypeApplyIntent, events.Data{})
+	r.leaveJournal(t, lost.PlanID())
+	r.worker(t, "heir")
+	w := r.submit(t, "strategy: none\napply: auto\nsteps: [{run: cat made}]\n")
+	r.until(t, w.PlanID(), "another try", ofKind(events.TypeRetrying))
+	r.command(t, events.VerbRun, w.PlanID()) // as a scheduler does
+	r.ends(t, w.PlanID(), events.StateApplied)
+	r.ends(t, lost.PlanID(), events.StateApplied)
+	r.tidied(t)
 }
 
 // oneFile is the content of whatever it is asked for.

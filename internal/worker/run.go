@@ -117,12 +117,17 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 		return err
 	}
 	defer unlock()
+	inPlace := j.plan.Strategy == plan.InPlace
+	if inPlace {
+		if err := w.takeOver(ctx, j, a.target.path); err != nil {
+			return err
+		}
+	}
 	chain, baseLayers, err := w.origin(ctx, j, a)
 	if err != nil {
 		return err
 	}
 	defer a.target.release()
-	inPlace := j.plan.Strategy == plan.InPlace
 	if inPlace {
 		if err := w.mark(ctx, j, a.target); err != nil {
 			return err

@@ -25,6 +25,9 @@ type journal struct {
 	Plan    string `json:"plan"`
 	Epoch   uint64 `json:"epoch"`
 	Ops     []op   `json:"ops"`
+	// Self is the inode of the journal's own file: one that came by a copy of the tree, or out of an archive, tells
+	// nothing about what lies here.
+	Self uint64 `json:"self"`
 }
 
 func (j *journal) stage() string { return j.Plan + "." + strconv.FormatUint(j.Epoch, 10) }
@@ -84,15 +87,11 @@ func (o *op) valid() error {
 
 // prepare writes the journal; from then on a crash leaves it prepared.
 func (s *Session) prepare() error {
-	b, err := s.journal.encode()
-	if err != nil {
-		return err
-	}
 	f, err := openat(s.jdir, journalTmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
 	if err != nil {
 		return fmt.Errorf("applier: create journal: %w", err)
 	}
-	_, err = f.Write(b)
+	err = s.writeJournal(f)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -104,6 +103,20 @@ func (s *Session) prepare() error {
 		return fmt.Errorf("applier: sync %q: %w", s.tree.dir.Name(), err)
 	}
 	return s.rename(journalTmp, statePrepared)
+}
+
+func (s *Session) writeJournal(f *os.File) error {
+	st, err := statOf(f)
+	if err != nil {
+		return err
+	}
+	s.journal.Self = st.Ino
+	b, err := s.journal.encode()
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	return err
 }
 
 // mark moves the journal to a state, on disk before it returns.
@@ -147,16 +160,14 @@ func (s *Session) settle() error {
 	}
 	keep := map[string]bool{lockName: true}
 	for _, st := range []journalState{stateApplying, stateUndoing, stateDone} {
-		b, err := s.readJournal(st)
+		j, err := s.readJournal(st)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return err
-		}
-		if s.journal, err = decodeJournal(b); err != nil {
 			return fmt.Errorf("%w (%s)", err, s.tree.dir.Name()+"/"+layer.JournalDir+"/"+st.file())
 		}
+		s.journal = j
 		s.state, s.phase = st, phasePending
 		keep[st.file()], keep[s.journal.stage()] = true, true
 	}
@@ -172,7 +183,7 @@ func (s *Session) settle() error {
 	return nil
 }
 
-func (s *Session) readJournal(st journalState) ([]byte, error) {
+func (s *Session) readJournal(st journalState) (*journal, error) {
 	f, err := openat(s.jdir, st.file(), unix.O_RDONLY)
 	if err != nil {
 		return nil, fmt.Errorf("applier: open journal: %w", err)
@@ -182,7 +193,18 @@ func (s *Session) readJournal(st journalState) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("applier: read journal: %w", err)
 	}
-	return b, nil
+	j, err := decodeJournal(b)
+	if err != nil {
+		return nil, err
+	}
+	self, err := statOf(f)
+	if err != nil {
+		return nil, fmt.Errorf("applier: stat journal: %w", err)
+	}
+	if self.Ino != j.Self {
+		return nil, fmt.Errorf("applier: read journal: it was copied here, remove it with its directory: %w", ErrForeign)
+	}
+	return j, nil
 }
 
 // sweep removes a left-over: a journal that never began, or a stage.
