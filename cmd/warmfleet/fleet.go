@@ -68,7 +68,7 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	if err != nil {
 		return &coded{exitUsage, err}
 	}
-	l, err := fleet.OpenLocal(ctx, fleet.LocalOptions{StateDir: dir, Listen: f.listen, MustHold: true, Log: a.log()})
+	l, err := fleet.OpenLocal(ctx, fleet.LocalOptions{StateDir: dir, Listen: f.listen, MustHold: true, Context: true, Log: a.log()})
 	if errors.Is(err, natsboot.ErrNotLoopback) {
 		return &coded{exitUsage, err}
 	}

@@ -28,6 +28,13 @@ import (
 // ErrUsage is what an error matches that people can mend on the command line (exit 2).
 var ErrUsage = errors.New("usage")
 
+const (
+	// awaitPoll is how often a starting daemon looks whether its server is there.
+	awaitPoll = 50 * time.Millisecond
+	// awaitSay is how often it says that it is not.
+	awaitSay = 5 * time.Second
+)
+
 // Daemon is one daemon's process.
 type Daemon struct {
 	// Name is the program's name.
@@ -107,7 +114,24 @@ func (d *Daemon) run(ctx context.Context, run func(ctx context.Context, nc *nats
 		return err
 	}
 	defer stop()
+	d.await(ctx, nc)
 	return run(ctx, nc)
+}
+
+// await returns once the server is there, and says now and then that it is not.
+func (d *Daemon) await(ctx context.Context, nc *natsboot.Connection) {
+	tick := time.NewTicker(awaitPoll)
+	defer tick.Stop()
+	for said := (time.Time{}); !nc.IsConnected() && ctx.Err() == nil; {
+		if time.Since(said) > awaitSay {
+			d.Log.Warn().Str("url", nc.URL).Msg("NATS unreachable: trying again")
+			said = time.Now()
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		}
+	}
 }
 
 // Dial makes a connection of the daemon, with the inbox of its role (deploy/nats.conf).

@@ -54,6 +54,8 @@ type LocalOptions struct {
 	StateDir string
 	// Listen is host:port for NATS clients; "" is a random port on loopback.
 	Listen string
+	// Context saves the nats context warmfleet-local for people.
+	Context bool
 	// MustHold makes it an error that another process holds the state directory.
 	MustHold bool
 	Log      zerolog.Logger
@@ -91,7 +93,7 @@ func (l *Local) open(ctx context.Context, o LocalOptions) error {
 	if l.joined != nil {
 		return l.join(ctx, o)
 	}
-	l.server, err = natsboot.Start(ctx, natsboot.Options{Lock: l.lock, Listen: o.Listen, Context: true, Log: o.Log})
+	l.server, err = natsboot.Start(ctx, natsboot.Options{Lock: l.lock, Listen: o.Listen, Context: o.Context, Log: o.Log})
 	if err != nil {
 		return err
 	}

@@ -346,7 +346,8 @@ func (i *Init) BaseEnv() []string {
 		dir, tmp = i.homeDir, os.TempDir()
 	}
 	return []string{
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+		// Go's own place of installation; it comes with /usr where it is there.
+		"PATH=/usr/local/sbin:/usr/local/bin:/usr/local/go/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=" + dir, "TMPDIR=" + tmp, "USER=sandbox", "LOGNAME=sandbox", "SHELL=/bin/sh", "LANG=C.UTF-8", "TERM=dumb",
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strings"
 
@@ -99,7 +100,7 @@ func syncDir(dir string) error {
 // writeContext saves the nats context. Without a home of this user there is nobody to
 // write it for.
 func writeContext(ctx context.Context, e Env) error {
-	root := configHome()
+	root := configHome(os.Getenv("XDG_CONFIG_HOME"), accountHome())
 	if root == "" {
 		return nil
 	}
@@ -113,12 +114,12 @@ func writeContext(ctx context.Context, e Env) error {
 	return registry.Save(ctx, c, ContextName)
 }
 
-// configHome is $XDG_CONFIG_HOME or $HOME/.config, and "" when neither is this user's: under
-// sudo a kept HOME is another's, who could not remove what root writes there.
-func configHome() string {
-	dir, owned := os.Getenv("XDG_CONFIG_HOME"), os.Getenv("XDG_CONFIG_HOME")
+// configHome is where the nats command line looks for contexts: $XDG_CONFIG_HOME, else .config
+// in the home that the account has, whatever HOME says. It is "" when that is not this user's.
+func configHome(xdg, home string) string {
+	dir, owned := xdg, xdg
 	if dir == "" {
-		owned = os.Getenv("HOME")
+		owned = home
 		dir = filepath.Join(owned, ".config")
 	}
 	fi, err := os.Stat(owned)
@@ -130,4 +131,13 @@ func configHome() string {
 		return ""
 	}
 	return dir
+}
+
+// accountHome is the home directory of this user's account, "" if it has none.
+func accountHome() string {
+	u, err := user.Current()
+	if err != nil {
+		return ""
+	}
+	return u.HomeDir
 }

@@ -2,6 +2,7 @@ package natsboot
 
 import (
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/rs/zerolog"
@@ -25,11 +26,13 @@ const plaintext = "Plaintext passwords detected, use nkeys or bcrypt"
 
 // Warnf implements server.Logger.
 func (l *serverLog) Warnf(format string, v ...any) {
-	if format == plaintext {
-		l.log.Debug().Msgf(format, v...)
+	text := fmt.Sprintf(format, v...)
+	// What the file store says of an unclean end is how it comes back, and it does.
+	if text == plaintext || strings.HasPrefix(text, "Filestore [") {
+		l.log.Debug().Msg(text)
 		return
 	}
-	l.log.Warn().Msgf(format, v...)
+	l.log.Warn().Msg(text)
 }
 
 // Errorf implements server.Logger.

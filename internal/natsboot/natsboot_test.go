@@ -236,50 +236,47 @@ func TestStart_Logs(t *testing.T) {
 }
 
 func TestStart_Context(t *testing.T) {
-	tests := []struct {
-		name, xdg, home string
-		want            string // below the temporary directory, "" for none
-	}{
-		{"XDG", "xdg", "home", "xdg/nats/context"},
-		{"Home", "", "home", "home/.config/nats/context"},
-		{"NoHome", "", "", ""},
-		{"HomeGone", "", "nowhere", ""},
+	xdg := filepath.Join(t.TempDir(), "made at first use")
+	t.Setenv("XDG_CONFIG_HOME", xdg)
+	s, _ := boot(t, Options{Lock: acquire(t, t.TempDir()), Context: true})
+	file := filepath.Join(xdg, "nats", "context", ContextName+".json")
+	fi, err := os.Stat(file)
+	must(t, err)
+	if fi.Mode().Perm() != 0o600 {
+		t.Errorf("mode %o, want 600", fi.Mode().Perm())
 	}
-	for _, tt := range tests {
+	c, err := natscontext.NewFromFile(file)
+	must(t, err)
+	nc, err := c.Connect()
+	must(t, err)
+	nc.Close()
+	if c.ServerURL() != s.URL() {
+		t.Errorf("URL: got %s, want %s", c.ServerURL(), s.URL())
+	}
+	if _, err := os.Stat(filepath.Join(xdg, "nats", "context.txt")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a context was selected: %v", err)
+	}
+}
+
+func TestConfigHome(t *testing.T) {
+	home := t.TempDir()
+	for _, tt := range []struct{ name, xdg, home, want string }{
+		{"XDG", home, "/elsewhere", home},
+		{"Account", "", home, filepath.Join(home, ".config")},
+		{"None", "", "", ""},
+		{"Gone", "", filepath.Join(home, "gone"), filepath.Join(home, "gone", ".config")},
+		{"Relative", "config", home, ""},
+	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tmp := t.TempDir()
-			path := func(name string) string {
-				if name == "" {
-					return ""
-				}
-				return filepath.Join(tmp, name)
-			}
-			must(t, os.Mkdir(path("xdg"), 0o700))
-			must(t, os.Mkdir(path("home"), 0o700))
-			t.Setenv("XDG_CONFIG_HOME", path(tt.xdg))
-			t.Setenv("HOME", path(tt.home))
-			s, _ := boot(t, Options{Lock: acquire(t, t.TempDir()), Context: true})
-			if tt.want == "" {
-				return
-			}
-			file := filepath.Join(path(tt.want), ContextName+".json")
-			fi, err := os.Stat(file)
-			must(t, err)
-			if fi.Mode().Perm() != 0o600 {
-				t.Errorf("mode %o, want 600", fi.Mode().Perm())
-			}
-			c, err := natscontext.NewFromFile(file)
-			must(t, err)
-			nc, err := c.Connect()
-			must(t, err)
-			nc.Close()
-			if c.ServerURL() != s.URL() {
-				t.Errorf("URL: got %s, want %s", c.ServerURL(), s.URL())
-			}
-			if _, err := os.Stat(filepath.Join(path(tt.want), "..", "context.txt")); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("a context was selected: %v", err)
+			if got := configHome(tt.xdg, tt.home); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
 			}
 		})
+	}
+	if os.Geteuid() != 0 {
+		if got := configHome("", "/root"); got != "" {
+			t.Errorf("another user's home: got %q, want none", got)
+		}
 	}
 }
 

@@ -232,7 +232,6 @@ func TestWorker_InPlaceAfterALostApply(t *testing.T) {
 	r.worker(t, "heir")
 	w := r.submit(t, "strategy: none\napply: auto\nsteps: [{run: cat made}]\n")
 	r.until(t, w.PlanID(), "another try", ofKind(events.TypeRetrying))
-	r.command(t, events.VerbRun, w.PlanID()) // as a scheduler does
 	r.ends(t, w.PlanID(), events.StateApplied)
 	r.ends(t, lost.PlanID(), events.StateApplied)
 	r.tidied(t)

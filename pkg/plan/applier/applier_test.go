@@ -67,6 +67,7 @@ func TestSession_Apply(t *testing.T) {
 		{name: "ParentIsFile", orig: `rm -r d; echo d>d`, ours: `echo n>d/n`, conflicts: []string{"d/n: parent_replaced"}},
 		{name: "ChangedLinkBelowChangedDirectory", orig: `mv d/e e; ln -s ../e d/e`, ours: `chmod 700 d; rm d/e/g`, conflicts: []string{"d/e/g: parent_replaced"}},
 		{name: "NewSetuid", ours: `chmod 4755 run; echo n>n; chmod 2755 n`, conflicts: []string{"n: special", "run: special"}},
+		{name: "NewSetgidTree", ours: `mkdir -p s/t; echo n>s/t/n; chmod 2755 s`, conflicts: []string{"s: special"}},
 		{name: "SocketThere", orig: `rm a; python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind("a")'`, ours: `echo A>a`, conflicts: []string{"a: type"}},
 		{name: "All", orig: `echo O>a; echo O>n; rm b`, ours: `echo A>a; echo N>n; chmod 600 b; echo C>c`, conflicts: []string{"a: content", "b: deleted_by_original", "n: added_both"}},
 	} {

@@ -137,7 +137,7 @@ func (c *checker) look(ctx context.Context, ch layer.Change) error {
 		return err
 	}
 	if k := f.verdict.conflict; k != "" {
-		c.conflict(f.path, k, "")
+		c.conflict(f.path, k, f.verdict.detail)
 	}
 	return nil
 }
@@ -238,8 +238,7 @@ func (c *checker) place(f *finding) error {
 		inherited = dir.Mode & unix.S_ISGID
 	}
 	if why := special(f.orig, want, inherited); why != "" && !c.req.AllowSpecial {
-		f.verdict = verdict{}
-		c.conflict(f.path, KindSpecial, why)
+		f.verdict = verdict{conflict: KindSpecial, detail: why}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 // verdict is the outcome of one path: a conflict, else a removal, else a state to reach, else nothing to do.
 type verdict struct {
 	conflict Kind
+	detail   string
 	remove   bool
 	want     *state
 }
