@@ -155,7 +155,7 @@ func TestBadInput_CorruptLayer(t *testing.T) {
 
 	c.warmfleet(t, "checkpoint", "export", e.Data.Checkpoint.ID).oneLine(t, 1, "corrupt")
 	c.warmfleet(t, "checkpoint", "rollback", e.Data.Checkpoint.ID, "--worker", "wb").oneLine(t, 1, "corrupt")
-	c.do(t, "warmfleet", "plan", "approve", id)
+	c.do(t, "warmfleet", "plan", "approve", "--detach", id)
 	v := c.ended(t, id, events.StateFailed)
 	if !strings.Contains(deref(v.Error), "corrupt") {
 		t.Errorf("error %q does not say that the layer is corrupt", deref(v.Error))

@@ -53,7 +53,7 @@ func keepsUncommitted(t *testing.T, c *cluster, strategy, script string, conflic
 	c.until(t, id, "awaiting approval", isType(events.TypeAwaitingApproval))
 	c.sh(t, dir, e1User)
 	before, state := snapshot(t, dir), gitState(t, c.place, dir)
-	c.do(t, "warmfleet", "plan", "approve", id)
+	c.do(t, "warmfleet", "plan", "approve", "--detach", id)
 	v := c.ends(t, id)
 	if after := gitState(t, c.place, dir); after != state {
 		t.Errorf("the repository was\n%s\nand is\n%s", state, after)
@@ -115,7 +115,7 @@ func secondConflicts(t *testing.T, c *cluster, strategy string) {
 	c.do(t, "warmfleet", "plan", "approve", ids[0])
 	c.ended(t, ids[0], events.StateApplied)
 	before := snapshot(t, dir)
-	c.do(t, "warmfleet", "plan", "approve", ids[1])
+	c.warmfleet(t, "plan", "approve", ids[1]).oneLine(t, 9, "readme")
 	v := c.ended(t, ids[1], events.StateConflict)
 	if got := paths(v); !slices.Equal(got, []string{"readme"}) {
 		t.Errorf("conflicts: got %q, want readme", got)
@@ -137,7 +137,7 @@ func secondConflicts(t *testing.T, c *cluster, strategy string) {
 
 func oneWins(t *testing.T, c *cluster, strategy string) {
 	dir, ids := twoPlans(t, c, strategy, "sed -i '1a Y' readme")
-	together(2, func(i int) { c.do(t, "warmfleet", "plan", "approve", ids[i]) })
+	together(2, func(i int) { c.do(t, "warmfleet", "plan", "approve", "--detach", ids[i]) })
 	p, q := c.ends(t, ids[0]).State, c.ends(t, ids[1]).State
 	want := "title\nX\nend\n"
 	if q == events.StateApplied {

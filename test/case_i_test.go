@@ -115,7 +115,7 @@ func manyConflicts(t *testing.T, c *cluster, limit int) {
 	id := c.submit(t, c.plan(t, "apply: manual\n"+resource(dir), script))
 	c.until(t, id, "awaiting approval", isType(events.TypeAwaitingApproval))
 	c.sh(t, dir, strings.ReplaceAll(script, "plan", "user"))
-	c.do(t, "warmfleet", "plan", "approve", id)
+	c.do(t, "warmfleet", "plan", "approve", "--detach", id)
 	v := c.ended(t, id, events.StateConflict)
 	if len(v.Conflicts) == 0 {
 		t.Error("no conflict is shown")

@@ -88,7 +88,7 @@ func (a *app) checkpointRollback() *cobra.Command {
 			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
 				if h.local != nil && h.local.Holds() {
-					if err := h.work(ctx, worker.Required, events.Resource{}); err != nil {
+					if err := h.work(ctx, events.Resource{}, worker.Config{}); err != nil {
 						return err
 					}
 					if err := h.awaitWorker(ctx); err != nil {

@@ -3,6 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/warmfleet/warmfleet/internal/fleet"
@@ -81,35 +84,87 @@ func (h *handle) close(ctx context.Context) error {
 }
 
 // work makes a local fleet able to run plans on a resource: with a worker in this process
-// that allows it. A given server has workers of its own.
-func (h *handle) work(ctx context.Context, isolation worker.Isolation, r events.Resource) error {
+// that allows it, of which cfg says the rest. A given server has workers of its own.
+func (h *handle) work(ctx context.Context, r events.Resource, cfg worker.Config) error {
 	if h.local == nil {
 		return nil
 	}
 	h.works = true
-	return h.local.AddWorker(ctx, worker.Config{
-		HostID: fleet.HostID(""), Slots: localSlots, AllowPaths: directories(r), Isolation: isolation, DrainTimeout: localDrain,
-	})
+	cfg.HostID, cfg.Slots, cfg.AllowPaths, cfg.DrainTimeout = fleet.HostID(""), localSlots, directories(r), localDrain
+	return h.local.AddWorker(ctx, cfg)
 }
 
 // workIfNeeded is work for a command whose plan any worker may run: a fleet that another
 // process holds may have one that allows its path.
-func (h *handle) workIfNeeded(ctx context.Context, r events.Resource) error {
+func (h *handle) workIfNeeded(ctx context.Context, r events.Resource, cfg worker.Config) error {
 	if h.local == nil {
 		return nil
 	}
 	if !h.local.Holds() {
-		workers, err := h.Workers(ctx)
-		if err != nil {
+		if served, err := h.served(ctx, r); served || err != nil {
 			return err
 		}
-		for _, w := range workers {
-			if w.State == "ready" && (r.Path == "" || w.Host == r.Host && w.PathPool(r.Path) != "") {
-				return nil
-			}
+	}
+	return h.work(ctx, r, cfg)
+}
+
+// served tells whether a live worker takes plans on a resource.
+func (h *handle) served(ctx context.Context, r events.Resource) (bool, error) {
+	workers, err := h.Workers(ctx)
+	return slices.ContainsFunc(workers, func(w events.Worker) bool {
+		return w.State == "ready" && (r.Path == "" || w.Host == r.Host && w.PathPool(r.Path) != "")
+	}), err
+}
+
+// canExpose refuses directories for the steps where another worker than that of this process
+// may run them.
+func (h *handle) canExpose(ctx context.Context, dirs []string, r events.Resource) error {
+	if len(dirs) == 0 {
+		return nil
+	}
+	var others bool
+	var err error
+	if h.local != nil && !h.local.Holds() {
+		others, err = h.served(ctx, r)
+	}
+	if h.local == nil || others {
+		return usagef("--expose: the fleet's own workers run the plan: give it to warmfleet up or worker instead")
+	}
+	return err
+}
+
+// tellTakenUp names the plans that earlier commands left and that a worker for a resource
+// goes on with as well.
+func (a *app) tellTakenUp(ctx context.Context, h *handle, r events.Resource) error {
+	if h.local == nil || !h.local.Holds() {
+		return nil
+	}
+	plans, err := h.Plans(ctx)
+	for _, v := range plans {
+		if !v.Final && v.State != events.StateAwaitingApproval && covers(directories(r), directories(v.Resource)) {
+			a.note("goes on as well: plan %s (%s) on %s, which an earlier command left %s; to drop it: warmfleet plan cancel %s", v.ID, v.Name, resource(v.Resource), v.State, v.ID)
 		}
 	}
-	return h.work(ctx, worker.Required, r)
+	return err
+}
+
+// covers tells whether a worker that allows some directories allows all that are wanted.
+func covers(allowed, wanted []string) bool {
+	return !slices.ContainsFunc(wanted, func(want string) bool {
+		return !slices.ContainsFunc(allowed, func(dir string) bool { return events.Within(dir, want) })
+	})
+}
+
+// afterwards says what becomes of a plan that this command leaves before its end.
+func (h *handle) afterwards(ctx context.Context, id string) string {
+	if !h.works {
+		return "goes on: look again with warmfleet plan show " + id
+	}
+	h.local.StopWorkers()
+	if v, err := h.Plan(ctx, id); err == nil && (v.Final || v.State == events.StateAwaitingApproval) {
+		return fmt.Sprintf("is %s now: see warmfleet plan show %s", strings.ReplaceAll(v.State, "_", " "), id)
+	}
+	return "was stopped with this command; it begins again with the next `warmfleet up` or `run` on this path; to drop it: warmfleet plan cancel " + id
 }
 
 // awaitWorker returns once the scheduler has heard of a worker, so that it can be asked.

@@ -26,6 +26,7 @@ type upFlags struct {
 	slots     int
 	listen    string
 	paths     []string
+	expose    []string
 	isolation string
 }
 
@@ -45,6 +46,7 @@ on loopback only, with credentials of its own. Workers on other hosts need a ser
 	fl.IntVar(&f.slots, "slots", 4, "plans at once on each worker")
 	fl.StringVar(&f.listen, "listen", "", "host:port of NATS on loopback (default a random port)")
 	fl.StringArrayVar(&f.paths, "allow-path", nil, "directory that path plans may name; may be repeated")
+	fl.StringArrayVar(&f.expose, "expose", nil, exposeHelp)
 	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
 	return c
 }
@@ -88,9 +90,13 @@ func (a *app) serve(ctx context.Context, l *fleet.Local, f upFlags) error {
 	if err != nil {
 		return &coded{exitUsage, err}
 	}
+	expose, err := exposed(f.expose)
+	if err != nil {
+		return err
+	}
 	for i := range f.workers {
 		err := l.AddWorker(ctx, worker.Config{
-			Name: fmt.Sprintf("up-%d", i+1), HostID: fleet.HostID(""), Slots: f.slots, AllowPaths: paths,
+			Name: fmt.Sprintf("up-%d", i+1), HostID: fleet.HostID(""), Slots: f.slots, AllowPaths: paths, Expose: expose,
 			Isolation: worker.Isolation(f.isolation), Warm: f.slots, DrainTimeout: worker.DefaultDrain,
 		})
 		if err != nil {

@@ -79,6 +79,10 @@ func outputAfter(ctx context.Context, h *handle, id string, step *int, after uin
 // interrupted ends following after Ctrl-C. The plan goes on where others work on it; the
 // plan of a fleet that ends with this process, or one that is to be cancelled, is rolled back.
 func (a *app) interrupted(ctx context.Context, h *handle, id string, cancel bool) error {
+	if !cancel && h.works {
+		a.note("\nleft plan %s, which %s", id, h.afterwards(context.WithoutCancel(ctx), id))
+		return &coded{exitInterrupted, nil}
+	}
 	if !cancel {
 		a.note("\nleft plan %s, which goes on; to come back: warmfleet plan events %s --follow, warmfleet plan logs %s --follow; to stop it: warmfleet plan cancel %s", id, id, id, id)
 		return &coded{exitInterrupted, nil}

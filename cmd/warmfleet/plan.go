@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
@@ -26,7 +27,7 @@ func (a *app) planCommand() *cobra.Command {
 	}
 	c.AddCommand(
 		a.planLs(), a.planShow(), a.planEvents(), a.planLogs(), a.planDiff(),
-		a.planChange("approve", "Apply a plan that awaits approval", (*handle).approve),
+		a.planApprove(),
 		a.planChange("reject", "End a plan that awaits approval", (*handle).reject),
 		a.planChange("cancel", "Cancel a plan; until its apply has begun", (*handle).cancel),
 		a.planLint(), a.planSchema(),
@@ -169,32 +170,31 @@ func (a *app) planChange(verb, short string, do func(*handle, context.Context, s
 				if err != nil {
 					return h.explain(ctx, err, verb, "plan", id)
 				}
-				end, err := h.settled(ctx, done)
-				if err != nil {
-					return err
+				if h.works {
+					end, err := h.end(ctx, id)
+					if err != nil {
+						return err
+					}
+					done.State = end.State
 				}
-				done.State = end.State
-				if err := a.printer().one(done, id, func(w io.Writer) { fmt.Fprintln(w, id) }); err != nil {
-					return err
-				}
-				if code := outcomeExit(end.State, end.Code); verb == "approve" && code != exitOK && end.Final() {
-					return &coded{code, fmt.Errorf("plan %s %s: %s", id, end.State, end.Error)}
-				}
-				return nil
+				return a.printDone(done)
 			})
 		},
 	}
 }
 
-// settled is the state in which a change leaves a plan. A worker in this process is waited
-// for; others go on by themselves.
-func (h *handle) settled(ctx context.Context, done api.Done) (events.Fold, error) {
-	if !h.works {
-		return events.Fold{State: done.State}, nil
+func (a *app) printDone(done api.Done) error {
+	return a.printer().one(done, done.ID, func(w io.Writer) { fmt.Fprintln(w, done.ID) })
+}
+
+// end waits for the end of a plan.
+func (h *handle) end(ctx context.Context, id string) (events.Fold, error) {
+	last, err := h.Wait(ctx, id, nil)
+	if err == nil && last.Event.Data.Plan == nil {
+		err = errors.New("the plan ended without a state")
 	}
-	last, err := h.Wait(ctx, done.ID, nil)
-	if err != nil || last.Event.Data.Plan == nil {
-		return events.Fold{State: done.State}, err
+	if err != nil {
+		return events.Fold{}, err
 	}
 	return *last.Event.Data.Plan, nil
 }
@@ -208,11 +208,7 @@ func (h *handle) workOn(ctx context.Context, id string) error {
 	if err != nil || v.Final {
 		return err
 	}
-	return h.workIfNeeded(ctx, v.Resource)
-}
-
-func (h *handle) approve(ctx context.Context, id string) (api.Done, error) {
-	return h.Approve(ctx, id, user())
+	return h.workIfNeeded(ctx, v.Resource, worker.Config{})
 }
 
 func (h *handle) reject(ctx context.Context, id string) (api.Done, error) {
@@ -225,7 +221,7 @@ func (h *handle) cancel(ctx context.Context, id string) (api.Done, error) {
 
 func (a *app) planLint() *cobra.Command {
 	return &cobra.Command{
-		Use: "lint FILE", Short: "Check a plan file: every fault at once, with line and column", Args: args(1, "one plan file"),
+		Use: "lint FILE", Short: "Check a plan file: every fault at once, with line and column; exit code 10 if it is valid and would be refused", Args: args(1, "one plan file"),
 		RunE: func(_ *cobra.Command, args []string) error {
 			src, err := readFile(args[0])
 			if err != nil {
@@ -244,9 +240,10 @@ func (a *app) planLint() *cobra.Command {
 			for _, m := range missing {
 				a.note("%s: valid, but would be refused: %s", args[0], m)
 			}
-			if len(missing) == 0 {
-				a.note("%s: valid", args[0])
+			if len(missing) > 0 {
+				return &coded{exitGuarantee, nil}
 			}
+			a.note("%s: valid", args[0])
 			return nil
 		},
 	}

@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/warmfleet/warmfleet/internal/fleet"
 	"github.com/warmfleet/warmfleet/internal/worker"
@@ -24,13 +26,15 @@ const (
 	localSlots = 2
 	// localDrain is how long its running steps may go on when the command ends.
 	localDrain = 2 * time.Second
+	// applyAsk is manual with a question, of a command and not of plans.
+	applyAsk = "ask"
 )
 
 // runFlags are the flags of `run`.
 type runFlags struct {
 	path, repo, ref, strategy, apply, isolation string
 	yes                                         bool
-	inputs                                      []string
+	inputs, expose                              []string
 	cancelOnInterrupt                           bool
 }
 
@@ -41,6 +45,7 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run one plan to its end and show what it changed",
 		Long: `Run one plan to its end: on the fleet of the server that was given, else on one in this process, whose state
 stays in the state directory. Progress goes to stderr; stdout gets the difference, or with -o json the plan.
+A relative resource: {path: ...} in the file is relative to the current directory, as --path is, not to the file.
 
 A plan with apply: manual is applied after you said yes to the difference (on a terminal), with --yes, or later by
 "warmfleet plan approve". Ctrl-C cancels the plan and rolls it back; a plan on a server goes on without you.`,
@@ -55,16 +60,22 @@ A plan with apply: manual is applied after you said yes to the difference (on a 
 		},
 	}
 	fl := c.Flags()
-	fl.StringVar(&f.path, "path", "", "directory to work on, instead of the plan's resource")
+	f.register(fl, "auto, manual, never or ask")
+	fl.BoolVar(&f.yes, "yes", false, "approve without asking")
+	fl.BoolVar(&f.cancelOnInterrupt, "cancel-on-interrupt", false, "cancel the plan on Ctrl-C also where it would go on")
+	fl.StringArrayVar(&f.expose, "expose", nil, exposeHelp)
+	return c
+}
+
+// register declares the flags that lay something over a plan file.
+func (f *runFlags) register(fl *pflag.FlagSet, applies string) {
+	fl.StringVar(&f.path, "path", "", "directory to work on, instead of the plan's resource; as there, relative to the current directory")
 	fl.StringVar(&f.repo, "repo", "", "git URL to work on, instead of the plan's resource")
 	fl.StringVar(&f.ref, "ref", "", "branch, tag or commit of --repo")
 	fl.StringVar(&f.strategy, "strategy", "", "none, copy_on_write or git_worktree, instead of the plan's")
-	fl.StringVar(&f.apply, "apply", "", "auto, manual, never or ask, instead of the plan's")
-	fl.BoolVar(&f.yes, "yes", false, "approve without asking")
+	fl.StringVar(&f.apply, "apply", "", applies+", instead of the plan's")
 	fl.StringArrayVar(&f.inputs, "input", nil, "an input of the plan as name=value; may be repeated")
-	fl.BoolVar(&f.cancelOnInterrupt, "cancel-on-interrupt", false, "cancel the plan on Ctrl-C also where it would go on")
 	fl.StringVar(&f.isolation, "isolation", "", "required or preferred: whether the plan may run where guarantees do not hold")
-	return c
 }
 
 func (a *app) run(ctx context.Context, file string, f runFlags) error {
@@ -75,8 +86,18 @@ func (a *app) run(ctx context.Context, file string, f runFlags) error {
 	if missing := p.Unsupported(); len(missing) > 0 {
 		return &coded{exitGuarantee, errors.New(strings.Join(missing, "\n"))}
 	}
+	expose, err := exposed(f.expose)
+	if err != nil {
+		return err
+	}
 	return a.with(ctx, func(ctx context.Context, h *handle) error {
-		if err := h.work(ctx, worker.Isolation(f.isolationPolicy()), resourceOf(p)); err != nil {
+		if err := h.canExpose(ctx, expose, resourceOf(p)); err != nil {
+			return err
+		}
+		if err := a.tellTakenUp(ctx, h, resourceOf(p)); err != nil {
+			return err
+		}
+		if err := h.work(ctx, resourceOf(p), worker.Config{Isolation: f.isolationPolicy(), Expose: expose}); err != nil {
 			return err
 		}
 		id, err := a.submitPlan(ctx, h, p, "")
@@ -96,11 +117,11 @@ func resourceOf(p *plan.Plan) events.Resource {
 }
 
 // isolationPolicy is the policy of the worker in this process.
-func (f runFlags) isolationPolicy() string {
+func (f runFlags) isolationPolicy() worker.Isolation {
 	if f.isolation == "" {
-		return string(worker.Required)
+		return worker.Required
 	}
-	return f.isolation
+	return worker.Isolation(f.isolation)
 }
 
 // readPlan reads a plan file and lays the flags over it.
@@ -172,14 +193,21 @@ func (f runFlags) options() ([]plan.Option, error) {
 	case f.repo != "":
 		opts = append(opts, plan.WithResource(plan.Resource{Repo: f.repo, Ref: f.ref}))
 	}
-	apply := f.apply
-	if apply == "ask" {
-		apply = string(plan.ApplyManual)
+	for _, flag := range []struct {
+		name, value, use string
+		values           []string
+	}{
+		{"--strategy", f.strategy, "none, copy_on_write or git_worktree", []string{"none", "copy_on_write", "git_worktree"}},
+		{"--apply", f.apply, "auto, manual, never or ask", []string{"auto", "manual", "never", applyAsk}},
+		{"--isolation", f.isolation, "required or preferred", []string{"required", "preferred"}},
+	} {
+		if flag.value != "" && !slices.Contains(flag.values, flag.value) {
+			return nil, usagef("%s %q: use %s", flag.name, flag.value, flag.use)
+		}
 	}
-	switch f.isolation {
-	case "", "required", "preferred":
-	default:
-		return nil, usagef("--isolation %q: use required or preferred", f.isolation)
+	apply := f.apply
+	if apply == applyAsk {
+		apply = string(plan.ApplyManual)
 	}
 	return append(opts, plan.WithStrategy(plan.Strategy(f.strategy)), plan.WithApply(plan.Apply(apply))), nil
 }
@@ -237,7 +265,7 @@ func (a *app) see(ctx context.Context, h *handle, id string, f runFlags) error {
 // decideApproval approves, asks, or leaves the plan waiting.
 func (a *app) decideApproval(ctx context.Context, h *handle, last events.Record, f runFlags) (events.Record, error) {
 	id := last.Event.Subject
-	if !f.yes && !(terminal(a.stdin) && (f.apply == "" || f.apply == "ask")) {
+	if !f.yes && !(terminal(a.stdin) && (f.apply == "" || f.apply == applyAsk)) {
 		a.note("to apply it: warmfleet plan approve %s; to drop it: warmfleet plan reject %s", id, id)
 		return last, nil
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/client"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
@@ -28,8 +29,12 @@ func (a *app) submitCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "submit PLAN.yaml",
 		Short: "Submit a plan to the fleet and print its id",
-		Long: `Submit a plan to the fleet and print its id alone on stdout. With --wait or --follow, wait for its end (or for
-the need of approval) and print the plan instead; the exit code is then the plan's.`,
+		Long: `Submit a plan to the fleet and print its id alone on stdout; exit code 0 says that it was accepted. Where no other
+process runs the fleet, the plan runs in this one, and the command ends when the plan has ended or awaits approval.
+
+With --wait, the id goes to stderr, and after the plan's end (or when it awaits approval) stdout gets the same as from
+"warmfleet run": the difference, or with -o json the plan. The exit code is then the plan's. --follow shows progress and
+output on stderr meanwhile.`,
 		Example: `  id=$(warmfleet submit fix.yaml --path ~/src/app)
   warmfleet submit fix.yaml --path ~/src/app --follow
   warmfleet submit fix.yaml --id 01KB93T3M4X0V2P1D5Q7R9S8TZ   # the same id and plan again is the same plan
@@ -43,12 +48,9 @@ the need of approval) and print the plan instead; the exit code is then the plan
 	fl.StringVar(&f.id, "id", "", "the plan's id, an upper-case ULID: the same id and plan again is the same plan")
 	fl.StringVar(&f.at, "at", "", "when to run it (not built in this version)")
 	fl.StringVar(&f.after, "after", "", "how long from now to run it (not built in this version)")
-	fl.StringVar(&f.path, "path", "", "directory to work on, instead of the plan's resource")
-	fl.StringVar(&f.repo, "repo", "", "git URL to work on, instead of the plan's resource")
-	fl.StringVar(&f.ref, "ref", "", "branch, tag or commit of --repo")
-	fl.StringArrayVar(&f.inputs, "input", nil, "an input of the plan as name=value; may be repeated")
+	f.register(fl, "auto, manual or never")
 	fl.BoolVar(&f.wait, "wait", false, "wait until the plan has ended or awaits approval")
-	fl.BoolVar(&f.follow, "follow", false, "show progress and output while waiting")
+	fl.BoolVar(&f.follow, "follow", false, "wait, and show progress and output meanwhile")
 	fl.BoolVar(&f.cancelOnInterrupt, "cancel-on-interrupt", false, "cancel the plan on Ctrl-C instead of leaving it")
 	fl.DurationVar(&f.timeout, "wait-timeout", 0, "give up waiting after this long (exit code 7)")
 	return c
@@ -63,12 +65,18 @@ func (a *app) submit(ctx context.Context, file string, f submitFlags) error {
 			return err
 		}
 	}
+	if f.apply == applyAsk {
+		return usagef("--apply %q: use auto, manual or never", f.apply)
+	}
 	p, err := a.readPlan(file, f.runFlags)
 	if err != nil {
 		return err
 	}
 	return a.with(ctx, func(ctx context.Context, h *handle) error {
-		if err := h.workIfNeeded(ctx, resourceOf(p)); err != nil {
+		if err := a.tellTakenUp(ctx, h, resourceOf(p)); err != nil {
+			return err
+		}
+		if err := h.workIfNeeded(ctx, resourceOf(p), worker.Config{Isolation: f.isolationPolicy()}); err != nil {
 			return err
 		}
 		id, err := a.submitPlan(ctx, h, p, f.id)
@@ -137,7 +145,7 @@ func (a *app) await(ctx context.Context, h *handle, id string, f submitFlags) er
 	case ctx.Err() != nil:
 		return a.interrupted(ctx, h, id, f.cancelOnInterrupt || h.works)
 	case wait.Err() != nil:
-		return &coded{exitTimeout, fmt.Errorf("plan %s: did not end within %s and goes on: look again with warmfleet plan show %s", id, f.timeout, id)}
+		return &coded{exitTimeout, fmt.Errorf("plan %s: did not end within %s and %s", id, f.timeout, h.afterwards(ctx, id))}
 	case err != nil:
 		return err
 	}

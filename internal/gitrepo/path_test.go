@@ -3,6 +3,7 @@ package gitrepo
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -10,9 +11,10 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmfleet/warmfleet/internal/layer"
 )
 
 // Case D4: the commit of HEAD, also detached, whatever is uncommitted; an explicit revision wins.
@@ -228,26 +230,50 @@ func bigRepo(t *testing.T, files, commits int) repo {
 }
 
 // The second base of a commit is a look-up, and one of a new commit costs what is new in it.
-func TestStore_Speed(t *testing.T) {
-	if testing.Short() {
-		t.Skip("makes a repository of 15,000 files")
+func TestStore_CostFollowsWhatIsNew(t *testing.T) {
+	r, s := bigRepo(t, 3000, 300), newStore(t)
+	first, second := s.path(t, r.dir, ""), s.path(t, r.dir, "")
+	if d := cmp.Diff(layerIDs(first.Chain), layerIDs(second.Chain)); d != "" {
+		t.Errorf("the same commit has other layers (-first +second):\n%s", d)
 	}
-	r, s := bigRepo(t, 15000, 2000), newStore(t)
-	timed := func() (Base, time.Duration) {
-		start := time.Now()
-		return s.path(t, r.dir, ""), time.Since(start)
-	}
-	_, first := timed()
-	_, second := timed()
 	r.write("d1/e1/new", "x\n")
 	r.commit("new")
-	next, third := timed()
-	t.Logf("first %v, same commit %v, new commit %v", first, second, third)
-	if second > 50*time.Millisecond {
-		t.Errorf("second base of the same commit took %v, want at most 50ms", second)
+	next := s.path(t, r.dir, "")
+	known := map[string]bool{}
+	for _, id := range layerIDs(first.Chain) {
+		known[id] = true
 	}
-	if third > first/3 {
-		t.Errorf("base of a new commit took %v, the first one %v", third, first)
+	shared := 0
+	for _, l := range next.Chain {
+		if known[l.ID] {
+			shared++
+			continue
+		}
+		if n := entries(t, l.Dir); n > 100 {
+			t.Errorf("layer %s of the new commit has %d entries, want only what is new", l.ID, n)
+		}
+	}
+	if shared == 0 {
+		t.Error("the new commit shares no layer with the last one")
 	}
 	materialise(t, next.Chain).wantSound(next.Commit)
+}
+
+func layerIDs(c layer.Chain) (ids []string) {
+	for _, l := range c {
+		ids = append(ids, l.ID)
+	}
+	return ids
+}
+
+func entries(t *testing.T, dir string) (n int) {
+	t.Helper()
+	err := filepath.WalkDir(dir, func(string, fs.DirEntry, error) error {
+		n++
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }

@@ -106,7 +106,8 @@ func (c *Cache) claimStaging() error {
 			return err
 		}
 		if err := errors.Join(RemoveTree(path), old.Close()); err != nil {
-			return err
+			// A child of the dead process may still write there; the next start sweeps it.
+			c.opt.Log.Warn().Err(err).Msg("sweep what a killed process left")
 		}
 	}
 	c.staging = filepath.Join(all.Name(), ulid.Make().String())

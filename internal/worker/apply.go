@@ -262,8 +262,9 @@ func (w *Worker) applyRequest(ctx context.Context, j *job, t *target) (req appli
 		return req, nil, err
 	}
 	return applier.Request{
-		Plan: j.id, Epoch: j.writer.Epoch(), Git: isGit(t.info), AllowSpecial: j.plan.AllowSpecial,
-		Changes: delta.Changes, Content: layer.NewTree(r.Chain),
+		Plan: j.id, Epoch: j.writer.Epoch(), Git: isGit(t.info), Checkout: j.plan.Strategy == plan.GitWorktree,
+		AllowSpecial: j.plan.AllowSpecial,
+		Changes:      delta.Changes, Content: layer.NewTree(r.Chain),
 	}, release, nil
 }
 

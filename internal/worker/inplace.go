@@ -94,13 +94,32 @@ func (w *Worker) takeOver(ctx context.Context, j *job, path string) error {
 // unmark forgets a marker once the plan is final: its changes stand, or were undone. A journal in the original is a
 // step's forgery by then, which the next apply must not believe.
 func unmark(markerPath, path string) error {
-	if err := layer.RemoveTree(filepath.Join(path, layer.JournalDir)); err != nil {
-		return fmt.Errorf("worker: remove what a step left for the next apply: %w", err)
-	}
-	if err := unsign(path); err != nil {
+	err := openedUp(path, func() error {
+		if err := layer.RemoveTree(filepath.Join(path, layer.JournalDir)); err != nil {
+			return fmt.Errorf("worker: remove what a step left for the next apply: %w", err)
+		}
+		return unsign(path)
+	})
+	if err != nil {
 		return err
 	}
 	return errors.Join(removeIfThere(markerPath), removeIfThere(markerPath+".index"))
+}
+
+// openedUp changes an original whose root may be closed even to its owner: by its steps, or long before.
+func openedUp(path string, change func() error) error {
+	err := change()
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fmt.Errorf("worker: open up %s: %w", path, err)
+	}
+	if err := unix.Chmod(path, st.Mode&0o7777|0o700); err != nil {
+		return fmt.Errorf("worker: open up %s: %w", path, err)
+	}
+	return errors.Join(change(), unix.Chmod(path, st.Mode&0o7777))
 }
 
 func unsign(path string) error {
@@ -156,7 +175,11 @@ func (w *Worker) recoverMarked(ctx context.Context, path string) error {
 	if err := statedir.ReadRecord(path, &m); err != nil {
 		return fmt.Errorf("worker: read marker %s: %w", path, err)
 	}
-	unlock, err := flock(ctx, m.Path, true)
+	var unlock func()
+	err := openedUp(m.Path, func() (err error) {
+		unlock, err = flock(ctx, m.Path, true)
+		return err
+	})
 	if errors.Is(err, fs.ErrNotExist) {
 		w.log.Warn().Str("plan", m.Plan).Str("path", m.Path).Msg("a path that was left changed in place is gone")
 		return unmark(path, m.Path)

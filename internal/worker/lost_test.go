@@ -188,8 +188,8 @@ func (r *rig) tidied(t *testing.T) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for limit := time.After(patience); ; {
-		if _, err := os.Lstat(filepath.Join(r.tree, layer.JournalDir)); os.IsNotExist(err) {
-			return
+		if _, err := os.Lstat(filepath.Join(r.tree, layer.JournalDir)); os.IsNotExist(err) || os.IsPermission(err) {
+			return // gone, or nothing can be in it
 		}
 		select {
 		case <-tick.C:
@@ -217,6 +217,72 @@ func TestWorker_InPlaceLeavesNoJournal(t *testing.T) {
 			w = r.submit(t, "apply: auto\nsteps: [{run: echo new >a}]\n")
 			r.ends(t, w.PlanID(), events.StateApplied)
 		})
+	}
+}
+
+// A plan may close the original even to its owner, and is done with all the same.
+func TestWorker_OriginalClosedToItsOwner(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, plan, state string }{
+		{"Applied", "apply: auto\nsteps: [{run: chmod 555 .}]\n", events.StateApplied},
+		{"InPlace", "strategy: none\napply: auto\nsteps: [{run: chmod 0 .}]\n", events.StateApplied},
+		{"InPlaceFailed", "strategy: none\napply: auto\nsteps: [{run: rm a; chmod 0 .; exit 1}]\n", events.StateFailed},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			w, _ := r.worker(t, "w1")
+			p := r.submit(t, tc.plan)
+			r.ends(t, p.PlanID(), tc.state)
+			r.tidied(t)
+			r.unmarked(t, w)
+			if tc.state == events.StateFailed {
+				r.has(t, "a", "one\n")
+				return
+			}
+			if fi, err := os.Stat(r.tree); err != nil || fi.Mode().Perm()&0o200 != 0 {
+				t.Errorf("the root is %v, %v, want it closed", fi, err)
+			}
+			if err := os.Chmod(r.tree, 0o755); err != nil { // for the end of the test
+				t.Fatal(err)
+			}
+		})
+	}
+}
+
+// A worker that was lost after a step closed the original starts again, and opens it.
+func TestWorker_LostInClosedOriginal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	heir := r.make(t, "heir", r.fleet)
+	defer heir.Close()
+	r.leftInPlace(t, heir, "steps: [{run: chmod 0 .}]\n")
+	if err := os.Chmod(r.tree, 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := heir.recoverInPlace(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := os.Chmod(r.tree, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r.has(t, "a", "one\n")
+}
+
+// unmarked waits until a worker has no marker left.
+func (r *rig) unmarked(t *testing.T, w *Worker) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for limit := time.After(patience); ; {
+		if left, err := os.ReadDir(filepath.Join(w.cfg.StateDir, "inplace")); err == nil && len(left) == 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-limit:
+			t.Fatal("a marker is left")
+		}
 	}
 }
 

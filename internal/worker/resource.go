@@ -60,7 +60,7 @@ func (w *Worker) resolve(ctx context.Context, p *plan.Plan) (*target, error) {
 		return nil, refuse("path_not_allowed", "path %q: worker %s does not allow %s: start it with --allow-path", p.Resource.Path, w.cfg.Name, real)
 	}
 	if inside(w.cfg.StateDir, real) {
-		return nil, refuse("invalid_resource", "path %q: lies in the state directory %s", p.Resource.Path, w.cfg.StateDir)
+		return nil, refuse("invalid_resource", "path %q: lies in the state directory %s: name another path, or a --state-dir elsewhere", p.Resource.Path, w.cfg.StateDir)
 	}
 	t := &target{path: real}
 	if t.info, err = w.repos.Locate(ctx, real); err != nil {

@@ -329,6 +329,9 @@ func (w *Worker) giveUp(ctx context.Context, j *job, err error) error {
 	case errors.Is(err, base.ErrStateInside), errors.Is(err, base.ErrPath), errors.Is(err, base.ErrUnreadable),
 		errors.Is(err, gitrepo.ErrURL), errors.Is(err, gitrepo.ErrRef), errors.Is(err, gitrepo.ErrNoRef), errors.Is(err, gitrepo.ErrUnborn):
 		d.Code = "invalid_resource"
+		if errors.Is(err, base.ErrStateInside) {
+			d.Error += ": use --state-dir outside the path"
+		}
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		d.Code = "disk_full"
 		d.Error += ": free some room in " + w.cfg.StateDir + " or name another directory with --state-dir"

@@ -72,6 +72,9 @@ type Request struct {
 	// Git says that the root is the work tree of a git repository: its ".git" is left out, and changes inside
 	// the ".git" of a nested repository are conflicts.
 	Git bool
+	// Checkout says that the base is a commit. Of a mode git records only whether the owner may execute; the umask that the
+	// original was checked out with, and attributes, are no change of it.
+	Checkout bool
 	// AllowSpecial lets new setuid and setgid bits, file capabilities and devices through.
 	AllowSpecial bool
 	// Changes is what the sandbox did, each path once, with digests of regular files on both sides.

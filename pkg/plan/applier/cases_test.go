@@ -239,3 +239,30 @@ func mustApplyAgain(t *testing.T, s *Session, req Request) {
 		t.Errorf("second time: got %v and %v, want nothing", p.Steps, conflicts)
 	}
 }
+
+// A repository that was checked out with another umask than the sandbox is not one that somebody changed.
+func TestSession_CheckoutOfAnotherUmask(t *testing.T) {
+	for _, mode := range []string{"g+w", "go="} {
+		t.Run(mode, func(t *testing.T) {
+			tr := newTrees(t, script(t, baseScript))
+			sh(t, tr.orig, `chmod -R `+mode+` .`)
+			const plan = `echo A>a; rm b; chmod +x c; rm -r d; rm link; mkdir link; chmod -x run; echo n>n`
+			sh(t, tr.ours, plan)
+			req := tr.request(t)
+			req.Checkout = true
+			want := filepath.Join(filepath.Dir(tr.orig), "want")
+			sh(t, filepath.Dir(tr.orig), `cp -a orig want; cd want; `+plan)
+			if mode == "go=" {
+				sh(t, want, `chmod 700 c`) // readable for its owner only, so executable for its owner only
+			}
+			mustApply(t, tr.orig, req)
+			sameTrees(t, "original", snapshot(t, tr.orig), snapshot(t, want))
+		})
+	}
+	tr := newTrees(t, script(t, baseScript))
+	sh(t, tr.orig, `chmod +x a b; chmod 600 c`)
+	sh(t, tr.ours, `chmod 400 c; rm a; echo B>b`)
+	req := tr.request(t)
+	req.Checkout = true
+	mustApply(t, tr.orig, req, "a: modified_and_deleted")
+}

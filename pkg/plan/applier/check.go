@@ -126,6 +126,9 @@ func (c *checker) look(ctx context.Context, ch layer.Change) error {
 	if err != nil || !known {
 		return err
 	}
+	if c.req.Checkout {
+		f.asRecorded()
+	}
 	f.verdict = threeWay(f.base, f.orig, f.ours)
 	if f.verdict.conflict == KindContent {
 		if err := c.merge(ctx, f); err != nil {
@@ -250,8 +253,8 @@ func (c *checker) directory(f *finding) (*state, error) {
 		switch {
 		case a.created():
 			return a.verdict.want, nil
-		case a.verdict.conflict != "":
-			f.verdict = verdict{}
+		case a.verdict.conflict != "", a.verdict.above:
+			f.verdict = verdict{above: true}
 			return nil, nil
 		}
 	}

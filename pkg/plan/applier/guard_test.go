@@ -272,3 +272,35 @@ func TestSession_Order(t *testing.T) {
 	must(t, s.Close())
 	must(t, s.Close())
 }
+
+// A journal that came with a copy of the tree says where things lay in another one: nothing is done by it.
+func TestOpen_CopiedJournal(t *testing.T) {
+	tr := newTrees(t, script(t, sweepBase))
+	sh(t, tr.ours, sweepScript)
+	killed := errors.New("killed")
+	dead := false
+	s := open(t, tr.orig, func(point string) error {
+		dead = dead || point == "do 000003"
+		if dead {
+			return killed
+		}
+		return nil
+	})
+	p, _, err := s.Check(context.Background(), tr.request(t))
+	must(t, err)
+	must(t, s.Stage(context.Background(), p))
+	if err := s.Commit(context.Background()); !errors.Is(err, killed) {
+		t.Fatalf("commit: got %v", err)
+	}
+	must(t, s.Close())
+	sh(t, filepath.Dir(tr.orig), `cp -a orig copy`)
+	dir := filepath.Join(filepath.Dir(tr.orig), "copy")
+	before := snapshot(t, dir)
+	if _, err := Open(context.Background(), dir, Options{}); !errors.Is(err, ErrForeign) {
+		t.Errorf("open the copy: got %v, want ErrForeign", err)
+	}
+	sameTrees(t, "copy", snapshot(t, dir), before)
+	if _, pending := open(t, tr.orig, nil).Pending(); !pending {
+		t.Error("the journal is not pending where it was made")
+	}
+}

@@ -218,10 +218,26 @@ func (s *Session) leave() error {
 		return fmt.Errorf("applier: remove lock: %w", err)
 	}
 	err := unix.Unlinkat(int(s.tree.dir.Fd()), layer.JournalDir, unix.AT_REMOVEDIR)
+	if errors.Is(err, unix.EACCES) { // the plan closed the root
+		err = s.removeFromClosed()
+	}
 	if err != nil && !errors.Is(err, unix.ENOTEMPTY) && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("applier: remove %q: %w", layer.JournalDir, err)
 	}
 	return nil
+}
+
+// removeFromClosed removes the journal's directory from a root that its owner may not write, and closes that again.
+func (s *Session) removeFromClosed() error {
+	root := int(s.tree.dir.Fd())
+	st, err := statOf(s.tree.dir)
+	if err != nil {
+		return err
+	}
+	if err := unix.Fchmod(root, st.Mode|ownerWriteEx); err != nil {
+		return err
+	}
+	return errors.Join(unix.Unlinkat(root, layer.JournalDir, unix.AT_REMOVEDIR), unix.Fchmod(root, st.Mode))
 }
 
 func (s *Session) shut() error {

@@ -10,6 +10,7 @@ import (
 type verdict struct {
 	conflict Kind
 	detail   string
+	above    bool // a conflict above it says that it goes nowhere
 	remove   bool
 	want     *state
 }
@@ -83,6 +84,48 @@ func merged(base, orig, ours *state) verdict {
 		return verdict{}
 	}
 	return verdict{want: &want}
+}
+
+// asRecorded gives base and ours the modes and attributes that they would have had in the original's checkout, where git
+// sees no difference between that and the base.
+func (f *finding) asRecorded() {
+	base, orig := f.base, f.orig
+	if base == nil || orig == nil || base.Type != orig.Type || base.Type != layer.File && base.Type != layer.Dir {
+		return
+	}
+	if base.Type == layer.File && (base.Mode^orig.Mode)&ownerExec != 0 {
+		return
+	}
+	as := *base
+	as.Mode, as.Xattrs = orig.Mode, orig.Xattrs
+	if f.ours != nil && f.ours.Type == base.Type {
+		ours := *f.ours
+		ours.Mode = carried(base.Mode, ours.Mode, orig.Mode)
+		if sameXattrs(base, f.ours) {
+			ours.Xattrs = orig.Xattrs
+		}
+		f.ours = &ours
+	}
+	f.base = &as
+}
+
+const (
+	ownerExec = 0o100
+	allExec   = 0o111
+	allRead   = 0o444
+)
+
+// carried makes the change of mode from base to ours on another mode, as git would: whoever may read may execute.
+func carried(base, ours, on uint32) uint32 {
+	switch {
+	case base == ours:
+		return on
+	case (base^ours)&^allExec != 0: // asked for by its number
+		return ours
+	case ours&ownerExec == 0:
+		return on &^ allExec
+	}
+	return on | on&allRead>>2
 }
 
 // special says what is privileged in going from orig to want: bits or capabilities that are new, or that new content
