@@ -145,10 +145,17 @@ func (f *folder) names() ([]string, error) {
 	}
 }
 
-// stat describes name itself, never what a link points to.
+// stat describes name itself, never what a link points to. "." has the mode that it has while nobody opened it up.
 func (f *folder) stat(name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
-	err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if name != "." {
+		err := unix.Fstatat(f.fd, name, &st, unix.AT_SYMLINK_NOFOLLOW)
+		return st, err
+	}
+	err := unix.Fstat(f.fd, &st)
+	if f.restore >= 0 {
+		st.Mode = st.Mode&unix.S_IFMT | uint32(f.restore)
+	}
 	return st, err
 }
 

@@ -98,7 +98,7 @@ func (f *folder) shapeXattrs(name string, e Entry, o overlayPrefix) ([]string, e
 	if !errors.Is(err, unix.EACCES) || os.Geteuid() == 0 {
 		return refused, err
 	}
-	if err := f.chmod(name, e.Mode|0o600); err != nil {
+	if err := f.chmod(name, e.Mode|needWrite); err != nil {
 		return nil, err
 	}
 	return f.setXattrs(name, o, e.Xattrs)
@@ -124,7 +124,11 @@ func (f *folder) chmod(name string, mode uint32) error {
 func (f *folder) setMTime(name string, t time.Time) error {
 	mtime := unix.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}
 	ts := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, mtime}
-	if err := unix.UtimesNanoAt(f.fd, name, ts, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+	dir, flags := f.fd, unix.AT_SYMLINK_NOFOLLOW
+	if name == "." { // in a directory that is closed even that cannot be looked up
+		dir, name, flags = unix.AT_FDCWD, procPath(f.fd), 0
+	}
+	if err := unix.UtimesNanoAt(dir, name, ts, flags); err != nil {
 		return fmt.Errorf("set time: %w", err)
 	}
 	return nil

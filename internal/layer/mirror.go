@@ -248,6 +248,9 @@ func (r *restorer) finishDirs() error {
 		if err != nil {
 			return fmt.Errorf("finish %q: %w", w.Path, err)
 		}
+		if w.Path == "." {
+			r.root.restore = -1 // it has the mode that it is to have
+		}
 		r.touched[w.Path] = true
 	}
 	return nil

@@ -36,6 +36,8 @@ func TestCache_RestoreMirrors(t *testing.T) {
 		"ReadOnly": func(d string) error {
 			return errors.Join(editReadOnly(d), os.Chmod(d+"/closed", 0o700), os.Remove(d+"/closed/f"), os.Chmod(d+"/closed", 0))
 		},
+		"ClosedRoot":    func(d string) error { return os.Chmod(d, 0) },
+		"ReadOnlyRoot":  func(d string) error { return errors.Join(os.Remove(d+"/a.txt"), os.Chmod(d, 0o555)) },
 		"ReadOnlyExtra": func(d string) error { return errors.Join(write(d, "m/f", ""), os.Chmod(d+"/m", 0o555)) },
 		"Times":         func(d string) error { return os.Chtimes(d+"/dir", rootTime, rootTime) },
 		"NewXattr":      func(d string) error { return unix.Setxattr(d+"/a.txt", "user.more", []byte("x"), 0) },

@@ -89,6 +89,7 @@ func TestWorker_LostInPlace(t *testing.T) {
 				t.Errorf("rolled back %q, want original", d.RolledBack)
 			}
 			r.has(t, "a", tc.left)
+			r.unmarked(t, heir)
 			if found, err := sign(r.tree); err != nil || found != "" {
 				t.Errorf("the original is still marked by %q, %v", found, err)
 			}
@@ -185,16 +186,39 @@ func TestWorker_TidiesAfterALostApply(t *testing.T) {
 // tidied waits until nothing of an apply is left in the original.
 func (r *rig) tidied(t *testing.T) {
 	t.Helper()
+	await(t, "end of the journal's directory", func() bool {
+		_, err := os.Lstat(filepath.Join(r.tree, layer.JournalDir))
+		return os.IsNotExist(err) || os.IsPermission(err) // gone, or nothing can be in it
+	})
+}
+
+// closed waits until the owner of the original may not write in it.
+func (r *rig) closed(t *testing.T) {
+	t.Helper()
+	await(t, "closed root", func() bool {
+		fi, err := os.Stat(r.tree)
+		return err == nil && fi.Mode().Perm()&0o200 == 0
+	})
+}
+
+// unmarked waits until a worker has no marker left.
+func (r *rig) unmarked(t *testing.T, w *Worker) {
+	t.Helper()
+	await(t, "end of the markers", func() bool {
+		left, err := os.ReadDir(filepath.Join(w.cfg.StateDir, "inplace"))
+		return err == nil && len(left) == 0
+	})
+}
+
+func await(t *testing.T, what string, reached func() bool) {
+	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for limit := time.After(patience); ; {
-		if _, err := os.Lstat(filepath.Join(r.tree, layer.JournalDir)); os.IsNotExist(err) || os.IsPermission(err) {
-			return // gone, or nothing can be in it
-		}
+	for limit := time.After(patience); !reached(); {
 		select {
 		case <-tick.C:
 		case <-limit:
-			t.Fatal("the journal's directory is still there")
+			t.Fatalf("no %s", what)
 		}
 	}
 }
@@ -240,9 +264,7 @@ func TestWorker_OriginalClosedToItsOwner(t *testing.T) {
 				r.has(t, "a", "one\n")
 				return
 			}
-			if fi, err := os.Stat(r.tree); err != nil || fi.Mode().Perm()&0o200 != 0 {
-				t.Errorf("the root is %v, %v, want it closed", fi, err)
-			}
+			r.closed(t)
 			if err := os.Chmod(r.tree, 0o755); err != nil { // for the end of the test
 				t.Fatal(err)
 			}
@@ -267,23 +289,6 @@ func TestWorker_LostInClosedOriginal(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.has(t, "a", "one\n")
-}
-
-// unmarked waits until a worker has no marker left.
-func (r *rig) unmarked(t *testing.T, w *Worker) {
-	t.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for limit := time.After(patience); ; {
-		if left, err := os.ReadDir(filepath.Join(w.cfg.StateDir, "inplace")); err == nil && len(left) == 0 {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-limit:
-			t.Fatal("a marker is left")
-		}
-	}
 }
 
 // An apply that was interrupted is settled before a plan works in place.
