@@ -76,7 +76,7 @@ func advised(err error) error {
 	switch {
 	case errors.Is(err, natsboot.ErrListen):
 		return fmt.Errorf("%w: stop what listens there, or name another address with --listen", err)
-	case errors.Is(err, natsboot.ErrStorage):
+	case errors.Is(err, natsboot.ErrStorage), errors.Is(err, events.ErrStorage):
 		return fmt.Errorf("%w: make room, or name another directory with --state-dir", err)
 	default:
 		return err

@@ -43,7 +43,7 @@ type Git struct {
 func FindGit() (Git, error) {
 	bin, err := exec.LookPath("git")
 	if err != nil {
-		return Git{}, fmt.Errorf("gitrepo: find git: %w", err)
+		return Git{}, fmt.Errorf("gitrepo: find git: %w: install git, or have it in PATH", err)
 	}
 	return Git{bin: bin, path: os.Getenv("PATH")}, nil
 }

@@ -1,6 +1,7 @@
 package isolate
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -200,6 +201,9 @@ func copyProgram(binary string) (*os.File, error) {
 func raise(fd int) (int, error) {
 	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstSafeFD)
 	unix.Close(fd)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EMFILE) {
+		return -1, fmt.Errorf("isolate: move descriptor: the limit of open files is too low: raise it, as with ulimit -n 1024: %w", err)
+	}
 	if err != nil {
 		return -1, fmt.Errorf("isolate: move descriptor: %w", err)
 	}

@@ -50,7 +50,7 @@ func ReadEnv(dir string) (Env, error) {
 		}
 	}
 	if e.URL == "" || e.User == "" || e.Password == "" {
-		return e, fmt.Errorf("natsboot: read connection: %s is incomplete", filepath.Join(dir, envFile))
+		return e, fmt.Errorf("natsboot: read connection: %s is incomplete: remove it and a new one is made", filepath.Join(dir, envFile))
 	}
 	return e, nil
 }

@@ -83,7 +83,11 @@ func (w *Worker) settleOriginal(ctx context.Context, j *job) error {
 		}
 	}
 	t, err := w.resolve(ctx, j.plan)
-	if err != nil || t.path == "" {
+	var refused *refusal
+	if errors.As(err, &refused) || err == nil && t.path == "" {
+		return nil // nothing of it is here any more
+	}
+	if err != nil {
 		return err
 	}
 	if _, err := os.Lstat(filepath.Join(t.path, layer.JournalDir)); errors.Is(err, fs.ErrNotExist) {

@@ -21,6 +21,9 @@ const settleLimit = 5 * time.Second
 // errNoPlan is a command for a plan that the log does not know, or no longer.
 var errNoPlan = errors.New("worker: no such plan")
 
+// errMisrouted is a command for a path of another host: here the same path is something else.
+var errMisrouted = errors.New("worker: plan of another host")
+
 // busyDelay is when a command comes again whose plan this worker is just done with.
 const busyDelay = 100 * time.Millisecond
 
@@ -131,7 +134,7 @@ func (w *Worker) answer(life context.Context, d events.Delivery, j *job, err err
 		w.settle(life, "ack", d.Ack)
 	case fenced(err):
 		log.Warn().Err(err).Msg("lost the plan to another claim: nothing more is changed")
-	case errors.Is(err, errNoPlan):
+	case errors.Is(err, errNoPlan), errors.Is(err, errMisrouted):
 		log.Error().Err(err).Msg("set a command aside")
 		w.term(life, d, err)
 	case errors.Is(err, executor.ErrInterrupted) && j.cmd.Verb == events.VerbRun && j.writer.Fold().Executed:
@@ -211,6 +214,9 @@ func (w *Worker) work(ctx context.Context, j *job) error {
 	}
 	if j.plan, err = w.body(ctx, j.id); err != nil {
 		return err
+	}
+	if r := j.plan.Resource; r != nil && r.Path != "" && r.Host != w.cfg.HostID {
+		return fmt.Errorf("%w: %s is for host %q, this is %q", errMisrouted, j.id, r.Host, w.cfg.HostID)
 	}
 	if fold.Exhausted() {
 		return w.die(ctx, j)

@@ -105,11 +105,35 @@ func (w *Worker) checkStrategy(p *plan.Plan, t *target) error {
 		return refuse("invalid_strategy", "strategy none: works in place, so only apply: auto makes sense, not %s", p.Apply)
 	case p.Strategy == plan.InPlace && w.report.Rung == isolate.RungBare && os.Getuid() == 0:
 		return refuse("unmet_isolation", "strategy none: as root it needs an id-mapped mount, which does not work here: run the worker as an ordinary user")
+	case p.Strategy == plan.InPlace && mountBelow(t.path) != "":
+		return refuse("invalid_resource", "strategy none: %s is another mount, which could not be rolled back: unmount it, or use copy_on_write", mountBelow(t.path))
 	case t.info.Kind == gitrepo.KindBare && p.Apply != plan.ApplyNever:
 		return refuse("invalid_resource", "strategy %s: %s is a bare repository, which has no files to apply to: use copy_on_write or git_worktree with apply: never", p.Strategy, t.path)
 	}
 	return nil
 }
+
+// mountBelow is a place below a path where something is mounted, "" for none. What the kernel does not tell is none:
+// it only spares a plan that would fail.
+func mountBelow(path string) string {
+	table, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(table)) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		if at := unescaped.Replace(fields[4]); at != path && events.Within(path, at) {
+			return at
+		}
+	}
+	return ""
+}
+
+// unescaped reads a path as mountinfo writes it.
+var unescaped = strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
 
 func describeKind(i gitrepo.Info) string {
 	switch {

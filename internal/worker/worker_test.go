@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go/micro"
+	"golang.org/x/sys/unix"
 
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/api"
@@ -201,6 +202,51 @@ func TestWorker_CommandOfNoPlanIsSetAside(t *testing.T) {
 	r := newRig(t)
 	r.worker(t, "w1")
 	r.command(t, events.VerbRun, events.NewID())
+	r.setAside(t)
+}
+
+// What is mounted below an original could not be brought back, so nothing works in place on it.
+func TestWorker_InPlaceAboveAMount(t *testing.T) {
+	t.Parallel()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: mounts")
+	}
+	r := newRig(t)
+	below := filepath.Join(r.tree, "d e")
+	r.write(t, "d e/f", "under\n")
+	if err := unix.Mount("tmpfs", below, "tmpfs", 0, "size=1m"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(below, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	r.write(t, "d e/g", "kept\n")
+	r.worker(t, "w1")
+	p := r.submit(t, "strategy: none\napply: auto\nsteps: [{run: rm -rf ./*}]\n")
+	if d := r.ends(t, p.PlanID(), events.StateFailed); d.Code != "invalid_resource" || !strings.Contains(d.Error, below) {
+		t.Errorf("code %q, want invalid_resource and %s: %s", d.Code, below, d.Error)
+	}
+	r.has(t, "d e/g", "kept\n")
+}
+
+// The same path of another host is another directory, whoever published the command here.
+func TestWorker_PlanOfAnotherHostIsSetAside(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.worker(t, "w1")
+	p := r.submit(t, "resource: {path: "+r.tree+", host: elsewhere}\napply: auto\nsteps: [{run: rm a}]\n")
+	r.setAside(t)
+	if fold, err := p.Refresh(t.Context()); err != nil || fold.State != events.StateAccepted {
+		t.Errorf("state %q, %v, want it accepted still", fold.State, err)
+	}
+	r.has(t, "a", "one\n")
+}
+
+// setAside waits for the one dead letter.
+func (r *rig) setAside(t *testing.T) {
+	t.Helper()
 	dead := events.NewDeadLetters(r.js, r.fleet.Subjects)
 	for end := time.Now().Add(patience); ; {
 		letters, err := dead.List(t.Context())

@@ -84,7 +84,7 @@ func (d declaration) declare(ctx context.Context, js jetstream.JetStream) (chang
 		}
 	}
 	if isCode(err, codeNoStorage) {
-		err = fmt.Errorf("it would take %d bytes of the server's limit: %w", max(d.limit, 1), err)
+		err = fmt.Errorf("%w: it would take %d bytes of the server's limit: %w", ErrStorage, max(d.limit, 1), err)
 	}
 	if err != nil {
 		return false, fmt.Errorf("events: declare stream %q: %w", d.name, err)

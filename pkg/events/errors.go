@@ -7,6 +7,8 @@ import (
 
 // Errors that callers tell apart with errors.Is.
 var (
+	// ErrStorage is a server that has less room than the streams need.
+	ErrStorage = errors.New("not enough storage")
 	// ErrNotFound: nothing is stored under that id.
 	ErrNotFound = errors.New("not found")
 	// ErrSequence: another event of the plan was stored since the caller looked; nothing was written.
