@@ -331,14 +331,17 @@ func (w *captureWriter) copyFile(dir *folder, name string, f *scanned) error {
 		return err
 	}
 	e.UID, e.GID, e.Xattrs, e.HardLink = f.UID, f.GID, f.Xattrs, ""
-	if err := w.put(e, src); err != nil {
-		return err
+	read := w.put(e, src)
+	if read != nil && !errors.Is(read, errChanged) {
+		return read
 	}
 	after, err := statFile(src)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if stampOf(before) != stampOf(after) {
+	case after.Nlink == 0:
+		return fs.ErrNotExist // unlinked while it was read: it is gone, not changed
+	case read != nil || stampOf(before) != stampOf(after):
 		return errChanged
 	}
 	if now := stampOf(after); now != f.stamp {
