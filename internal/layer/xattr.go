@@ -25,8 +25,15 @@ const (
 // (Documentation/filesystems/overlayfs.rst, "Nesting overlayfs mounts").
 const overlayEscape = "overlay."
 
+// InPlaceXattr is an attribute that a worker without trusted ones may put on the root of a
+// directory it works on in place. It is never part of a tree.
+const InPlaceXattr = "user.warmfleet.inplace"
+
 // kept tells whether an attribute is part of a tree.
 func kept(name string) bool {
+	if name == InPlaceXattr {
+		return false
+	}
 	switch name {
 	case "security.capability", "system.posix_acl_access", "system.posix_acl_default":
 		return true

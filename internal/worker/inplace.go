@@ -40,13 +40,13 @@ func (w *Worker) markerPath(planID string) string {
 }
 
 // signName is the attribute of an original's root that names its marker, so that every
-// worker of the host finds it. A step cannot touch a trusted attribute; one of an ordinary
-// user lies where no layer keeps it.
+// worker of the host finds it. A step cannot touch a trusted attribute; that of an ordinary
+// user is one that no layer keeps.
 func signName() string {
 	if os.Geteuid() == 0 {
 		return "trusted.warmfleet.inplace"
 	}
-	return "user.overlay.warmfleet"
+	return layer.InPlaceXattr
 }
 
 // mark writes the marker of a plan whose target is about to be changed in place.

@@ -341,3 +341,15 @@ func (r *rig) leaveJournal(t *testing.T, planID string) {
 		t.Fatal(err)
 	}
 }
+
+// The mark of work in place is no change of the original.
+func TestWorker_InPlaceMarkIsNoChange(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.worker(t, "w1")
+	w := r.submit(t, "strategy: none\napply: auto\nsteps: [{run: 'true'}]\n")
+	end := r.ends(t, w.PlanID(), events.StateApplied)
+	if end.Changed == nil || *end.Changed != 0 {
+		t.Errorf("changed %v, want 0", end.Changed)
+	}
+}
