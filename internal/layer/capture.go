@@ -297,8 +297,11 @@ func (w *captureWriter) isFirst(p Path) bool {
 	return slices.ContainsFunc(w.scan.found, func(f *scanned) bool { return f.HardLink == p })
 }
 
-// leaveOut drops a file that went away between being seen and being read.
+// leaveOut drops a file that went away between being seen and having been read.
 func (w *captureWriter) leaveOut(f *scanned) error {
+	if err := w.undo(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
 	f.vanished = true
 	if f.old == nil {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -170,23 +171,45 @@ func TestCache_CaptureCaseB3MovingFiles(t *testing.T) {
 }
 
 func TestCache_CaptureCaseB3VanishingFiles(t *testing.T) {
-	c, dir := openTestCache(t, testOptions(t)), scratch(t)
+	c, dir, aside := openTestCache(t, testOptions(t)), scratch(t), scratch(t)
 	for i := range 200 {
 		must(t, write(dir, "d/keep"+string(rune('a'+i%26))+strings.Repeat("k", i), "k"))
 	}
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
+	n := 0
+	large := strings.Repeat("v", 1<<20) // long enough to go away while it is read
 	busy.Go(func() {
 		loopUntil(stop, func() {
-			write(dir, "d/v", "v")
-			os.Remove(dir + "/d/v")
+			name := "v" + strconv.Itoa(n%8)
+			n++
+			os.Remove(dir + "/d/" + name)
+			write(aside, name, large)
+			os.Rename(aside+"/"+name, dir+"/d/"+name)
 		})
 	})
-	var idx *Index
-	for range 10 {
-		var err error
-		if _, idx, _, err = c.Capture(context.Background(), dir, idx); err != nil {
+	var (
+		idx   *Index
+		chain Chain
+	)
+	for range 30 {
+		l, now, changed, err := c.Capture(context.Background(), dir, idx)
+		if err != nil {
 			t.Error(err)
+			break
+		}
+		idx = now
+		if changed {
+			chain = append(chain, l)
+		}
+		tree := NewTree(chain)
+		for i := range 8 {
+			p := Path("d/v" + strconv.Itoa(i))
+			_, err := tree.Lookup(p)
+			indexed := slices.ContainsFunc(idx.entries, func(e *indexed) bool { return e.Path == p })
+			if indexed != (err == nil) {
+				t.Errorf("%s in the index: %v; in the layers: %v", p, indexed, err)
+			}
 		}
 	}
 	close(stop)
