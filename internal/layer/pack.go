@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"os"
 	"path/filepath"
@@ -66,13 +67,12 @@ type encoder func(w io.Writer, r io.Reader) error
 func compress(ctx context.Context, w io.Writer, enc encoder, write func(context.Context, io.Writer) error) (tarSums, error) {
 	plain, packed := newConveyor(), newConveyor()
 	g, ctx := errgroup.WithContext(ctx)
-	var made, read tarSums
-	g.Go(func() error {
-		sum := newTally()
-		err := write(ctx, io.MultiWriter(&sum, plain))
-		made = tarSums{tar: sum.sum(), tarSize: sum.n}
-		return plain.finish(err)
-	})
+	// What comes back is compared by a quick digest: it guards against a fault of the encoder, not against anybody.
+	before, after := &maphash.Hash{}, &maphash.Hash{}
+	after.SetSeed(before.Seed())
+	sums := newTally()
+	var read tarSums
+	g.Go(func() error { return plain.finish(write(ctx, io.MultiWriter(&sums, before, plain))) })
 	g.Go(func() error {
 		err := enc(io.MultiWriter(w, packed), plain)
 		plain.abandon(err)
@@ -80,16 +80,17 @@ func compress(ctx context.Context, w io.Writer, enc encoder, write func(context.
 	})
 	g.Go(func() error {
 		var err error
-		read, err = readTar(ctx, tarInput{R: packed}, func(*tarEntry, io.Reader) error { return nil })
+		read, err = readTar(ctx, tarInput{R: packed, Plain: after}, func(*tarEntry, io.Reader) error { return nil })
 		packed.abandon(err)
 		return err
 	})
 	if err := g.Wait(); err != nil {
 		return tarSums{}, err
 	}
-	if read.tar != made.tar || read.tarSize != made.tarSize {
-		return tarSums{}, corrupt("compressing gave other bytes: digest %s, want %s", read.tar, made.tar)
+	if before.Sum64() != after.Sum64() || read.tarSize != sums.n {
+		return tarSums{}, corrupt("compressing gave other bytes: %d of them, want the %d of digest %s", read.tarSize, sums.n, sums.sum())
 	}
+	read.tar = sums.sum()
 	return read, nil
 }
 

@@ -27,11 +27,13 @@ type tarInput struct {
 	Name   string
 	R      io.Reader
 	Limits Limits
+	// Plain digests the tar in place of SHA-256, for a caller that needs no name. Nil is none.
+	Plain hash.Hash
 }
 
 // tarSums are the digests and sizes of a stored layer, of its tar and of its compressed form.
 type tarSums struct {
-	tar, packed         string // sha256 in hex
+	tar, packed         string // in hex; sha256 but for a tar that was read with another digest
 	tarSize, packedSize int64
 }
 
@@ -65,6 +67,9 @@ func readTar(ctx context.Context, in tarInput, fn func(*tarEntry, io.Reader) err
 	}
 	defer dec.Close()
 	plain := newMeter(dec)
+	if in.Plain != nil {
+		plain.h = in.Plain
+	}
 	bound := &boundReader{plain: plain, src: src, limits: limits}
 	t := newTarReader(bufio.NewReaderSize(bound, ioBuffer), limits)
 	for {

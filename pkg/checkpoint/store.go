@@ -93,6 +93,7 @@ func (m *Manager) upload(ctx context.Context, x layer.Layer) (LayerRef, error) {
 	return LayerRef{Name: done.Name, Size: done.Size, TarSize: done.TarSize, Digest: done.Digest}, nil
 }
 
+// packAndPut uploads a layer while it is being packed.
 func (m *Manager) packAndPut(ctx context.Context, x layer.Layer) error {
 	f, err := os.CreateTemp(m.cfg.Scratch, "pack-*")
 	if err != nil {
@@ -102,15 +103,26 @@ func (m *Manager) packAndPut(ctx context.Context, x layer.Layer) error {
 	if err := os.Remove(f.Name()); err != nil { // the open file is all we need; a crash leaves nothing
 		return fmt.Errorf("checkpoint: pack layer %s: %w", x.ID, err)
 	}
-	packed, err := m.cfg.Cache.Pack(ctx, x, f)
-	if err != nil {
-		return err
+	ctx, cancel := context.WithCancel(ctx)
+	spool := newSpool(f)
+	packed := make(chan packResult, 1)
+	go func() {
+		p, err := m.cfg.Cache.Pack(ctx, x, spool)
+		spool.finish(err)
+		packed <- packResult{p.Name, err}
+	}()
+	result := sync.OnceValues(func() (string, error) { r := <-packed; return r.name, r.err })
+	_, err = objectstore.PutLate(ctx, m.cfg.Store, spool.reader(), result)
+	cancel()
+	if _, failure := result(); failure != nil && !errors.Is(failure, context.Canceled) {
+		return failure // what made the upload fail, too
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("checkpoint: pack layer %s: %w", x.ID, err)
-	}
-	_, err = m.cfg.Store.Put(ctx, packed.Name, f)
 	return err
+}
+
+type packResult struct {
+	name string
+	err  error
 }
 
 // Restored is a checkpoint whose layers lie in this worker's cache.

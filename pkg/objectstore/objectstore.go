@@ -78,6 +78,27 @@ type Sweeper interface {
 	Sweep(ctx context.Context, olderThan time.Duration) (int, error)
 }
 
+// LatePutter is the second ability of stores that can take the bytes of an object before its
+// name, which they may decide, is known.
+type LatePutter interface {
+	// PutLate is Put under the name that name returns. It is called once, after all of r has
+	// been read; its error is that of PutLate, and nothing is stored then.
+	PutLate(ctx context.Context, r io.Reader, name func() (string, error)) (Info, error)
+}
+
+// PutLate stores r under the name that name returns, at once where the store can, else as
+// soon as there is the name. name blocks until then, and may be called before r is read.
+func PutLate(ctx context.Context, s Store, r io.Reader, name func() (string, error)) (Info, error) {
+	if late, ok := s.(LatePutter); ok {
+		return late.PutLate(ctx, r, name)
+	}
+	known, err := name()
+	if err != nil {
+		return Info{}, err
+	}
+	return s.Put(ctx, known, r)
+}
+
 // Info describes a stored object.
 type Info struct {
 	Name string

@@ -48,17 +48,26 @@ func (s *JetStream) Put(ctx context.Context, name string, r io.Reader) (Info, er
 	if err := ValidName(name); err != nil {
 		return Info{}, failed("put", name, err)
 	}
+	return s.put(ctx, &put{s: s, name: name, r: r, rewind: rewinder(r)})
+}
+
+// PutLate implements LatePutter. The bytes of an object that is there already are stored and
+// dropped again, so a caller who may know the name asks Stat first.
+func (s *JetStream) PutLate(ctx context.Context, r io.Reader, name func() (string, error)) (Info, error) {
+	return s.put(ctx, &put{s: s, late: name, r: r, rewind: rewinder(r)})
+}
+
+func (s *JetStream) put(ctx context.Context, p *put) (Info, error) {
 	select {
 	case s.uploads <- struct{}{}:
 		defer func() { <-s.uploads }()
 	case <-ctx.Done():
-		return Info{}, failed("put", name, ctx.Err())
+		return Info{}, failed("put", p.name, ctx.Err())
 	}
-	p := put{s: s, name: name, r: r, rewind: rewinder(r)}
 	info, err := p.run(ctx)
 	p.cleanUp(ctx)
 	if err != nil {
-		return Info{}, failed("put", name, err)
+		return Info{}, failed("put", p.name, err)
 	}
 	return info, nil
 }
@@ -66,7 +75,8 @@ func (s *JetStream) Put(ctx context.Context, name string, r io.Reader) (Info, er
 // put is one Put: attempts until one is done or there is no point in another.
 type put struct {
 	s         *JetStream
-	name      string
+	name      string                 // "" while only late knows it
+	late      func() (string, error) // nil if the name was given
 	r         io.Reader
 	rewind    func() error // nil: one attempt only
 	abandoned []string     // chunk subjects of failed attempts
@@ -96,17 +106,12 @@ func (p *put) run(ctx context.Context) (Info, error) {
 
 // attempt stores the object under a fresh id, unless a complete one exists.
 func (p *put) attempt(ctx context.Context, window int) (Info, error) {
+	if p.name != "" {
+		if info, err := p.existing(ctx); !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) {
+			return info, err
+		}
+	}
 	s := p.s
-	m, err := s.readMeta(ctx, p.name)
-	if err == nil {
-		m, err = s.complete(ctx, m)
-	}
-	if err == nil {
-		return m.Info()
-	}
-	if !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrCorrupt) {
-		return Info{}, err
-	}
 	chunk, err := unblocked(ctx, s.chunkSize)
 	if err != nil {
 		return Info{}, err
@@ -116,6 +121,13 @@ func (p *put) attempt(ctx context.Context, window int) (Info, error) {
 		p.abandoned = append(p.abandoned, up.subject)
 		return Info{}, err
 	}
+	if p.name == "" {
+		info, done, err := p.learnName(ctx)
+		if done || err != nil {
+			p.abandoned = append(p.abandoned, up.subject)
+			return info, err
+		}
+	}
 	// The server takes the record only while the last chunk is the one it acknowledged:
 	// a stream that was purged or made anew in between refuses it.
 	err = s.publishMeta(ctx, up.info(p.name), jetstream.WithExpectLastSequenceForSubject(up.last, up.subject))
@@ -123,11 +135,40 @@ func (p *put) attempt(ctx context.Context, window int) (Info, error) {
 		// The record may be stored all the same, so its chunks stay; the sweep takes them if not.
 		return Info{}, err
 	}
-	m, err = s.readMeta(ctx, p.name)
+	m, err := s.readMeta(ctx, p.name)
 	if err != nil {
 		return Info{}, err
 	}
 	return m.Info()
+}
+
+// existing describes the object when it is there and complete.
+func (p *put) existing(ctx context.Context) (Info, error) {
+	m, err := p.s.readMeta(ctx, p.name)
+	if err == nil {
+		m, err = p.s.complete(ctx, m)
+	}
+	if err != nil {
+		return Info{}, err
+	}
+	return m.Info()
+}
+
+// learnName asks for the name of what was uploaded; done means that there was such an object.
+func (p *put) learnName(ctx context.Context) (info Info, done bool, err error) {
+	name, err := p.late()
+	if err == nil {
+		err = ValidName(name)
+	}
+	if err != nil {
+		return Info{}, false, &sourceError{err}
+	}
+	p.name = name
+	info, err = p.existing(ctx)
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrCorrupt) {
+		return Info{}, false, nil
+	}
+	return info, err == nil, err
 }
 
 // cleanUp drops the chunks of failed attempts where that is possible at once; the sweep

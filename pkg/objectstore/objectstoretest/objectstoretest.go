@@ -33,6 +33,7 @@ func Run(t *testing.T, open func(*testing.T) objectstore.Store) {
 		{"FromOffset", testFromOffset},
 		{"Names", testNames},
 		{"ExistingIsSuccess", testExisting},
+		{"LateName", testLateName},
 		{"Absent", testAbsent},
 		{"DeleteThenPut", testDeleteThenPut},
 		{"List", testList},
@@ -181,6 +182,41 @@ func testExisting(t *testing.T, s objectstore.Store) {
 		t.Errorf("second Put: got - want +\n%s", diff)
 	}
 	Check(t, s, "once", data)
+}
+
+func testLateName(t *testing.T, s objectstore.Store) {
+	data := Bytes(4, 1<<20+11)
+	refused := errors.New("no name")
+	tests := []struct {
+		what, name string
+		err, want  error
+	}{
+		{what: "name fails", err: refused, want: refused},
+		{what: "name is invalid", name: "a b", want: objectstore.ErrName},
+		{what: "new", name: "late"},
+		{what: "there already", name: "late"},
+	}
+	for _, tt := range tests {
+		asked := 0
+		_, err := objectstore.PutLate(t.Context(), s, bytes.NewReader(data), func() (string, error) {
+			asked++
+			return tt.name, tt.err
+		})
+		if !errors.Is(err, tt.want) || asked != 1 {
+			t.Errorf("%s: got %v and asked %d times, want %v and once", tt.what, err, asked, tt.want)
+		}
+		if tt.want != nil {
+			checkAbsent(t, s, "late")
+		}
+	}
+	Check(t, s, "late", data)
+	sweeper, ok := s.(objectstore.Sweeper)
+	if !ok {
+		return
+	}
+	if n, err := sweeper.Sweep(t.Context(), 0); n != 0 || err != nil {
+		t.Errorf("Sweep: got %d leavings and %v, want none", n, err)
+	}
 }
 
 func testAbsent(t *testing.T, s objectstore.Store) {
