@@ -16,7 +16,7 @@ func copyContent(dst, src *os.File, size int64) error {
 	if err := unix.Fstat(int(src.Fd()), &st); err != nil {
 		return err
 	}
-	if st.Blocks*512 >= size { // stat counts in units of 512 bytes everywhere
+	if st.Blocks*512 >= max(st.Size, size) { // stat counts in units of 512 bytes everywhere
 		return copyRange(dst, src, 0, size)
 	}
 	for at := int64(0); at < size; {

@@ -1,7 +1,10 @@
 package layer
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -79,8 +82,8 @@ type exportNode struct {
 // exportBody is an entry and where its stored data lies in the spool.
 type exportBody struct {
 	tarEntry
-	at      int64
-	written Path // the name under which it is in the export, "" until then
+	at      []int64 // of each segment
+	written Path    // the name under which it is in the export, "" until then
 }
 
 func (x *export) add(ctx context.Context, s Source) error {
@@ -108,7 +111,7 @@ func (x *export) entry(e *tarEntry, data io.Reader) error {
 		parent.set(name, &exportNode{body: x.find(e.HardLink).body})
 		return nil
 	}
-	body := &exportBody{tarEntry: *e, at: x.end}
+	body := &exportBody{tarEntry: *e}
 	if e.Path == "." {
 		x.root.body = body
 		return nil
@@ -117,10 +120,78 @@ func (x *export) entry(e *tarEntry, data io.Reader) error {
 		old.body = body
 		return nil
 	}
+	old := parent.kids[name]
 	parent.set(name, &exportNode{body: body})
-	n, err := io.CopyBuffer(writerOnly{x.spool}, data, x.buf)
-	x.end += n
-	return err
+	for _, s := range e.segs {
+		body.at = append(body.at, x.end)
+		if err := copyExactly(writerOnly{x.spool}, data, s.len, x.buf); err != nil {
+			return err
+		}
+		x.end += s.len
+	}
+	if e.below == "" {
+		return nil
+	}
+	return x.merge(body, old)
+}
+
+// merge makes a patch the file that it stands for.
+func (x *export) merge(b *exportBody, old *exportNode) error {
+	if old == nil || old.body.Type != File {
+		return corrupt("it changes a file that the layers below do not have: %.80q", string(b.Path))
+	}
+	sum := sha256.New()
+	if err := x.content(old.body, sum); err != nil {
+		return err
+	}
+	if got := hex.EncodeToString(sum.Sum(nil)); got != b.below {
+		return corrupt("it changes a file of digest %s, the layers below have %s: %.80q", b.below, got, string(b.Path))
+	}
+	segs, at := b.segs, b.at
+	b.segs, b.at, b.below = nil, nil, ""
+	kept := overlap(gaps(segs, b.Size), old.body.segs)
+	for len(segs) > 0 || len(kept) > 0 {
+		if len(kept) == 0 || len(segs) > 0 && segs[0].off < kept[0].off {
+			b.segs, b.at = append(b.segs, segs[0]), append(b.at, at[0])
+			segs, at = segs[1:], at[1:]
+			continue
+		}
+		b.segs, b.at = append(b.segs, kept[0]), append(b.at, old.body.where(kept[0].off))
+		kept = kept[1:]
+	}
+	return nil
+}
+
+// where gives the place in the spool of a byte that is in a segment.
+func (b *exportBody) where(off int64) int64 {
+	i, _ := slices.BinarySearchFunc(b.segs, off, func(s segment, off int64) int { return cmp.Compare(s.off+s.len-1, off) })
+	return b.at[i] + off - b.segs[i].off
+}
+
+// content writes the whole content of a file, its holes as zeros.
+func (x *export) content(b *exportBody, w io.Writer) error {
+	var at int64
+	for i, s := range append(slices.Clone(b.segs), segment{b.Size, 0}) {
+		if err := copyExactly(w, zeroReader{}, s.off-at, x.buf); err != nil {
+			return err
+		}
+		at = s.off + s.len
+		if s.len == 0 {
+			continue
+		}
+		if err := copyExactly(w, io.NewSectionReader(x.spool, b.at[i], s.len), s.len, x.buf); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// zeroReader is endless zeros.
+type zeroReader struct{}
+
+func (zeroReader) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
 }
 
 func (n *exportNode) set(name string, kid *exportNode) {
@@ -187,5 +258,10 @@ func (x *export) writeNode(ctx context.Context, t *tarWriter, p Path, b *exportB
 		return nil
 	}
 	b.written = p
-	return copyExactly(t, io.NewSectionReader(x.spool, b.at, b.stored()), b.stored(), x.buf)
+	for i, s := range b.segs {
+		if err := copyExactly(t, io.NewSectionReader(x.spool, b.at[i], s.len), s.len, x.buf); err != nil {
+			return err
+		}
+	}
+	return nil
 }

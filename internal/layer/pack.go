@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/klauspost/compress/zstd"
 	"golang.org/x/sync/errgroup"
@@ -28,20 +29,30 @@ type Packed struct {
 // written is decoded again while it is being written; on any error w holds nothing of use. A layer
 // that already has a name and no longer packs to it is ErrCorrupt, one that no worker would unpack is ErrLimit.
 func (c *Cache) Pack(ctx context.Context, l Layer, w io.Writer) (Packed, error) {
-	p, err := c.pack(ctx, l, w)
+	return c.PackOn(ctx, nil, l, w)
+}
+
+// PackOn is Pack for a layer on those below it. Of a large file that was changed in place it stores the parts that
+// changed; unpacking needs the same layers then, or others that show the same.
+func (c *Cache) PackOn(ctx context.Context, below Chain, l Layer, w io.Writer) (Packed, error) {
+	var tree *Tree
+	if len(below) > 0 {
+		tree = NewTree(below)
+	}
+	p, err := c.pack(ctx, tree, l, w)
 	if err != nil {
 		return Packed{}, fmt.Errorf("layer: pack %q: %w", l.ID, err)
 	}
 	return p, nil
 }
 
-func (c *Cache) pack(ctx context.Context, l Layer, w io.Writer) (Packed, error) {
+func (c *Cache) pack(ctx context.Context, below *Tree, l Layer, w io.Writer) (Packed, error) {
 	m, err := readMeta(filepath.Join(c.dir, l.ID))
 	if err != nil {
 		return Packed{}, err
 	}
 	sums, err := compress(ctx, w, encode, func(ctx context.Context, w io.Writer) error {
-		return writeTar(ctx, m.Dir, c.opt, m.owners(), w)
+		return writeTar(ctx, packing{t: &tarWriter{w: w}, below: below, opt: c.opt}, m)
 	})
 	if err != nil {
 		return Packed{}, err
@@ -110,19 +121,22 @@ func encode(w io.Writer, r io.Reader) error {
 // writerOnly hides ReadFrom, by which an encoder would read in small pieces.
 type writerOnly struct{ io.Writer }
 
-// writeTar writes the tar form of the layer directory dir.
-func writeTar(ctx context.Context, dir string, opt Options, owners map[Path][2]int, w io.Writer) error {
-	root, err := openFolder(dir, needRead)
+// writeTar writes the tar form of a layer.
+func writeTar(ctx context.Context, p packing, m layerMeta) error {
+	root, err := openFolder(m.Dir, needRead)
 	if err != nil {
 		return err
 	}
-	p := &packing{t: &tarWriter{w: w}, root: root, buf: make([]byte, ioBuffer)}
-	err = walkLayer(dir, opt, owners, func(it item) error {
+	p.root, p.buf = root, make([]byte, ioBuffer)
+	err = walkLayer(m.Dir, p.opt, m.owners(), func(it item) error {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		opaque := it.Opaque
 		it.Opaque = false
+		if opaque && !p.hidden(it.Path) {
+			p.opaque = it.Path
+		}
 		if err := p.item(&tarEntry{item: it}); err != nil {
 			return fmt.Errorf("%q: %w", it.Path, err)
 		}
@@ -139,12 +153,21 @@ func writeTar(ctx context.Context, dir string, opt Options, owners map[Path][2]i
 
 // packing writes the entries of a layer directory.
 type packing struct {
-	t    *tarWriter
-	root *folder
+	t     *tarWriter
+	below *Tree // nil if it is not known
+	opt   Options
+	root  *folder
 	// parent is the directory at, which the last file was read from.
 	parent *folder
 	at     Path
 	buf    []byte
+	// opaque is the opaque directory that the walk is in or was in last, "" if there was none.
+	opaque Path
+}
+
+// hidden tells whether nothing of the layers below shows at p.
+func (p *packing) hidden(path Path) bool {
+	return p.opaque == "." || p.opaque != "" && strings.HasPrefix(string(path), string(p.opaque)+"/")
 }
 
 // item writes one entry and, of a file, the parts that are not holes.
@@ -157,7 +180,7 @@ func (p *packing) item(e *tarEntry) error {
 		return err
 	}
 	defer f.Close()
-	if e.segs, err = segmentsOf(f, e.Size); err != nil {
+	if err := p.parts(e, f); err != nil {
 		return err
 	}
 	if err := p.t.item(e); err != nil {
@@ -169,6 +192,29 @@ func (p *packing) item(e *tarEntry) error {
 		}
 	}
 	return nil
+}
+
+// parts decides which parts of a file are stored.
+func (p *packing) parts(e *tarEntry, f *os.File) (err error) {
+	if e.Size >= patchMin && !p.hidden(e.Path) {
+		old, err := fileBelow(p.below, e.Path)
+		if err != nil {
+			return err
+		}
+		if old != nil {
+			defer old.Close()
+			found, err := patchOf(f, e.Size, old)
+			if err != nil {
+				return err
+			}
+			if found != nil {
+				e.segs, e.below = found.segs, found.below
+				return nil
+			}
+		}
+	}
+	e.segs, err = segmentsOf(f, e.Size)
+	return err
 }
 
 // open opens a file for reading, and keeps its directory for the next one.

@@ -9,6 +9,18 @@ import (
 // segmentsOf finds the parts of a file that are not holes. Of very many the nearest are joined, over holes that get
 // lost, until maxSegments are left.
 func segmentsOf(f *os.File, size int64) ([]segment, error) {
+	segs, err := dataOf(f, size)
+	if err != nil {
+		return nil, err
+	}
+	for gap := int64(1); len(segs) > maxSegments; gap *= 2 {
+		segs = joinSegments(segs, gap)
+	}
+	return segs, nil
+}
+
+// dataOf finds the parts of a file that are not holes.
+func dataOf(f *os.File, size int64) ([]segment, error) {
 	var segs []segment
 	for at := int64(0); at < size; {
 		start, end, err := nextData(f, at, size)
@@ -20,9 +32,6 @@ func segmentsOf(f *os.File, size int64) ([]segment, error) {
 		}
 		segs = append(segs, segment{start, end - start})
 		at = end
-	}
-	for gap := int64(1); len(segs) > maxSegments; gap *= 2 {
-		segs = joinSegments(segs, gap)
 	}
 	return segs, nil
 }

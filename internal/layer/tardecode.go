@@ -2,6 +2,8 @@ package layer
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"io"
 	"strconv"
@@ -283,6 +285,12 @@ func (t *tarReader) decodeSparse(h *rawHeader, major string, e *tarEntry) error 
 	used := h.size - t.left
 	if err := t.skip(min(padding(used), t.left)); err != nil {
 		return err
+	}
+	if below, ok := h.take(recBelow); ok {
+		if b, err := hex.DecodeString(below); err != nil || len(b) != sha256.Size || strings.ToLower(below) != below {
+			return corrupt("record %s=%.80q is no digest", recBelow, below)
+		}
+		e.below = below
 	}
 	if t.left -= padding(used); t.left != e.stored() || !e.sparse() {
 		return corrupt("a sparse file whose map does not fit its data: %.80q", name)

@@ -17,6 +17,8 @@ import (
 //	uid, gid                   the owner, always; without them it is Self, and the header says 0
 //	SCHILY.xattr.NAME          an extended attribute, as star and GNU tar write it
 //	GNU.sparse.*               a file with holes, GNU format 1.0: the map precedes the data
+//	WARMFLEET.below            a patch: between the parts of the map is not a hole but what the file of the same
+//	                           path in the layers below has there; the value is that file's sha256 in hex
 //
 // An ordinary layer has no record of our own, because GNU tar warns of each one that it does not know.
 // The codec is not archive/tar, whose writer drops GNU.sparse.*, whose reader hides the
@@ -31,6 +33,7 @@ const (
 	recMTime     = "mtime"
 	recRealPath  = "WARMFLEET.path"
 	recRealLink  = "WARMFLEET.linkpath"
+	recBelow     = "WARMFLEET.below"
 	recXattr     = "SCHILY.xattr."
 	recSparseMaj = "GNU.sparse.major"
 	recSparseMin = "GNU.sparse.minor"
@@ -63,6 +66,8 @@ type tarEntry struct {
 	item
 	// segs are the stored parts of a regular file in ascending order.
 	segs []segment
+	// below is the digest of the file that a patch changes, in hex; "" if the entry is no patch.
+	below string
 }
 
 // whole returns the segments of a file of that size without holes.

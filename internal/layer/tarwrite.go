@@ -146,6 +146,9 @@ func (h *tarHeader) fill(e *tarEntry) error {
 		h.records[recSparseLen] = strconv.FormatInt(e.Size, 10)
 		h.name = sparseName
 	}
+	if e.below != "" {
+		h.records[recBelow] = e.below
+	}
 	return nil
 }
 

@@ -15,23 +15,34 @@ func (c *Cache) Unpack(ctx context.Context, name string, r io.Reader) (Layer, er
 	return c.UnpackWithin(ctx, name, r, Limits{})
 }
 
+// UnpackOn is Unpack for a layer on those that it was packed on, in this or another cache. Without them a layer that holds
+// a patch is ErrCorrupt.
+func (c *Cache) UnpackOn(ctx context.Context, below Chain, name string, r io.Reader) (Layer, error) {
+	return c.unpackNew(ctx, tarInput{Name: name, R: r}, NewTree(below))
+}
+
 // UnpackWithin makes a layer of the cache from its stored form. A layer of that name that the cache has already
 // is returned and r is not read. The layer appears only when all of r was read and its tar has the digest in
 // its name; until then everything lies in the staging area. What this host or user cannot keep is in
 // Lost of the layer. It returns ErrCorrupt or ErrLimit for what is wrong with the content, and errors
 // of r as they are.
 func (c *Cache) UnpackWithin(ctx context.Context, name string, r io.Reader, limits Limits) (Layer, error) {
-	if l, ok := c.Find(name); ok {
+	return c.unpackNew(ctx, tarInput{Name: name, R: r, Limits: limits}, nil)
+}
+
+// unpackNew unpacks what the cache does not have yet.
+func (c *Cache) unpackNew(ctx context.Context, in tarInput, below *Tree) (Layer, error) {
+	if l, ok := c.Find(in.Name); ok {
 		return l, nil
 	}
-	l, err := c.unpack(ctx, tarInput{Name: name, R: r, Limits: limits})
+	l, err := c.unpack(ctx, in, below)
 	if err != nil {
-		return Layer{}, fmt.Errorf("layer: unpack %q: %w", name, err)
+		return Layer{}, fmt.Errorf("layer: unpack %q: %w", in.Name, err)
 	}
 	return l, nil
 }
 
-func (c *Cache) unpack(ctx context.Context, in tarInput) (Layer, error) {
+func (c *Cache) unpack(ctx context.Context, in tarInput, below *Tree) (Layer, error) {
 	if _, err := digestOfName(in.Name); err != nil {
 		return Layer{}, err
 	}
@@ -43,7 +54,7 @@ func (c *Cache) unpack(ctx context.Context, in tarInput) (Layer, error) {
 	if err != nil {
 		return Layer{}, errors.Join(err, s.Discard())
 	}
-	u := unpacking{w: w, buf: make([]byte, ioBuffer), links: map[Path][]Path{}, missing: map[Path]bool{}}
+	u := unpacking{w: w, below: below, buf: make([]byte, ioBuffer), links: map[Path][]Path{}, missing: map[Path]bool{}}
 	sums, err := readTar(ctx, in, u.entry)
 	if err := errors.Join(err, w.finish()); err != nil {
 		return Layer{}, errors.Join(err, s.Discard())
@@ -58,6 +69,7 @@ func (c *Cache) unpack(ctx context.Context, in tarInput) (Layer, error) {
 // unpacking puts the entries of an archive into a layer being built.
 type unpacking struct {
 	w     *writer
+	below *Tree // nil if it is not known
 	buf   []byte
 	links map[Path][]Path // first path of a hard-link group to all of it
 	// missing are devices that could not be made here, whose aliases cannot be made either.
@@ -80,13 +92,29 @@ func (u *unpacking) entry(e *tarEntry, data io.Reader) error {
 		u.links[e.HardLink] = append(u.links[e.HardLink], e.Path)
 	}
 	before := len(u.w.losses())
-	if err := u.w.put(e.Entry, segmentContent{data, e.segs, u.buf}); err != nil {
+	if err := u.put(e, segmentContent{data, e.segs, u.buf}); err != nil {
 		return err
 	}
 	if (e.Type == Char || e.Type == Block) && len(u.w.losses()) > before {
 		u.missing[e.Path] = true
 	}
 	return nil
+}
+
+// put writes an entry; of a patch, the file that it makes.
+func (u *unpacking) put(e *tarEntry, content segmentContent) error {
+	if e.below == "" {
+		return u.w.put(e.Entry, content)
+	}
+	old, err := fileBelow(u.below, e.Path)
+	if err != nil {
+		return err
+	}
+	if old == nil {
+		return corrupt("it changes a file that the layers below do not have: %.80q", string(e.Path))
+	}
+	defer old.Close()
+	return u.w.put(e.Entry, patchedContent{content, old, e.below, e.Size})
 }
 
 // groups are the hard-link groups in the order of their first paths.

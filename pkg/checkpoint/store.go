@@ -31,7 +31,7 @@ func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
 	refs := make([]LayerRef, len(l.chain))
 	var own int64
 	for i, x := range l.chain {
-		ref, err := m.upload(ctx, x)
+		ref, err := m.upload(ctx, l.chain[:i], x)
 		if err != nil {
 			return Checkpoint{}, fmt.Errorf("checkpoint: store %q: %w", id, err)
 		}
@@ -68,8 +68,8 @@ func (m *Manager) record(ctx context.Context, cp Checkpoint) error {
 	return nil
 }
 
-// upload packs a layer and puts it into the store, once however many ask.
-func (m *Manager) upload(ctx context.Context, x layer.Layer) (LayerRef, error) {
+// upload packs a layer, which lies on those below, and puts it into the store, once however many ask.
+func (m *Manager) upload(ctx context.Context, below layer.Chain, x layer.Layer) (LayerRef, error) {
 	var ref LayerRef
 	err := m.uploads.do(ctx, x.ID, func() error {
 		known, err := m.cfg.Cache.Get(x.ID)
@@ -81,7 +81,7 @@ func (m *Manager) upload(ctx context.Context, x layer.Layer) (LayerRef, error) {
 				return nil
 			}
 		}
-		return m.packAndPut(ctx, known)
+		return m.packAndPut(ctx, below, known)
 	})
 	if err != nil {
 		return ref, err
@@ -94,7 +94,7 @@ func (m *Manager) upload(ctx context.Context, x layer.Layer) (LayerRef, error) {
 }
 
 // packAndPut uploads a layer while it is being packed.
-func (m *Manager) packAndPut(ctx context.Context, x layer.Layer) error {
+func (m *Manager) packAndPut(ctx context.Context, below layer.Chain, x layer.Layer) error {
 	f, err := os.CreateTemp(m.cfg.Scratch, "pack-*")
 	if err != nil {
 		return fmt.Errorf("checkpoint: pack layer %s: %w", x.ID, err)
@@ -107,7 +107,7 @@ func (m *Manager) packAndPut(ctx context.Context, x layer.Layer) error {
 	spool := newSpool(f)
 	packed := make(chan packResult, 1)
 	go func() {
-		p, err := m.cfg.Cache.Pack(ctx, x, spool)
+		p, err := m.cfg.Cache.PackOn(ctx, below, x, spool)
 		spool.finish(err)
 		packed <- packResult{p.Name, err}
 	}()
@@ -177,7 +177,7 @@ func (m *Manager) restore(ctx context.Context, id string) (Restored, error) {
 	r := Restored{Checkpoint: cp, BaseLayers: len(cp.Base)}
 	for _, refs := range [][]LayerRef{cp.Base, cp.Layers} {
 		for _, ref := range refs {
-			x, err := m.fetch(ctx, ref)
+			x, err := m.fetch(ctx, r.Chain, ref)
 			if err != nil {
 				return Restored{}, fmt.Errorf("checkpoint: restore %q: %w", id, err)
 			}
@@ -212,7 +212,8 @@ func (m *Manager) present(chain layer.Chain) error {
 	return nil
 }
 
-func (m *Manager) fetch(ctx context.Context, ref LayerRef) (layer.Layer, error) {
+// fetch brings a layer, which lies on those below, into the cache.
+func (m *Manager) fetch(ctx context.Context, below layer.Chain, ref LayerRef) (layer.Layer, error) {
 	err := m.fetches.do(ctx, ref.Name, func() error {
 		if _, ok := m.cfg.Cache.Find(ref.Name); ok {
 			return nil
@@ -227,7 +228,7 @@ func (m *Manager) fetch(ctx context.Context, ref LayerRef) (layer.Layer, error) 
 			return err
 		}
 		defer r.Close()
-		_, err = m.cfg.Cache.Unpack(ctx, ref.Name, r)
+		_, err = m.cfg.Cache.UnpackOn(ctx, below, ref.Name, r)
 		return err
 	})
 	if err != nil {
