@@ -2,15 +2,11 @@ package suite
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"time"
-
-	"github.com/otiai10/copy"
 
 	"github.com/warmfleet/warmfleet/bench/internal/bench"
 	"github.com/warmfleet/warmfleet/internal/layer"
@@ -29,7 +25,7 @@ const (
 func Checkpoint() bench.Benchmark { return bench.Benchmark{Name: "checkpoint", Run: checkpoints} }
 
 func checkpoints(ctx context.Context, e *bench.Env) error {
-	all, err := trees(ctx, e)
+	all, err := histories(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -37,13 +33,17 @@ func checkpoints(ctx context.Context, e *bench.Env) error {
 		if err := taken(ctx, e, t); err != nil {
 			return err
 		}
+		if err := portable(ctx, e, t); err != nil {
+			return err
+		}
 	}
-	return portable(ctx, e, all[len(all)-1])
+	return nil
 }
 
 // subject is a sandbox that is changed and checkpointed again and again.
 type subject struct {
 	*engine
+	t     tree
 	sb    *sandbox.Sandbox
 	pre   checkpoint.Checkpoint
 	r     *rand.ChaCha8
@@ -52,12 +52,12 @@ type subject struct {
 
 func (g *engine) subject(ctx context.Context, t tree) (*subject, error) {
 	sb, pre, err := g.onTree(ctx, t)
-	return &subject{engine: g, sb: sb, pre: pre, r: random()}, err
+	return &subject{engine: g, t: t, sb: sb, pre: pre, r: random()}, err
 }
 
 // change writes total bytes into the sandbox.
 func (s *subject) change(ctx context.Context, total, files int) error {
-	return newChange(s.r, total, files).writeIn(ctx, s.sb)
+	return s.t.edit(s.r, total, files).writeIn(ctx, s.sb)
 }
 
 // prepare changes what a checkpoint is going to hold, on a chain that stays bounded.
@@ -81,7 +81,7 @@ func (s *subject) take(ctx context.Context) (cp checkpoint.Checkpoint, d time.Du
 
 // taken measures a checkpoint of 1 MB against those who copy, hash or index the tree.
 func taken(ctx context.Context, e *bench.Env, t tree) error {
-	dir := filepath.Join(e.Dir, "taken-"+strconv.Itoa(t.files))
+	dir := filepath.Join(e.Dir, "taken")
 	g, err := newEngine(ctx, dir, inMemory())
 	if err != nil {
 		return err
@@ -105,8 +105,8 @@ func taken(ctx context.Context, e *bench.Env, t tree) error {
 		return d, err
 	}
 	rounds := pick(e, 100, 3)
-	if t.mb > 50 {
-		rounds = 5 // each of them takes seconds
+	if t.slow() {
+		rounds = 3 // each of them takes seconds
 	}
 	what := []bench.Timed{ours}
 	for _, p := range peers {
@@ -125,7 +125,7 @@ func taken(ctx context.Context, e *bench.Env, t tree) error {
 	}
 	for i, p := range peers {
 		target := bench.Target{P50: 10, Ratio: p.ratio}
-		if t.mb < 50 {
+		if !t.large() {
 			target.Ratio = 0 // the ratios are those of a large tree
 		}
 		if err := e.Add(bench.Result{What: "checkpoint taken, 1 MB changed, " + t.String(), Ours: got[0], Peer: p.name, Theirs: got[i+1], Target: target}); err != nil {
@@ -138,71 +138,16 @@ func taken(ctx context.Context, e *bench.Env, t tree) error {
 	return nil
 }
 
-// other is another way to keep the state of a tree.
-type other struct {
-	name  string
-	ratio float64 // ours should take no more of its time
-	time  bench.Timed
-}
-
-// others work on a copy of the tree each round changes by as much as ours.
-func others(ctx context.Context, t tree, dir string) ([]other, error) {
-	work := filepath.Join(dir, "work")
-	if err := tool(ctx, dir, "cp", "-a", t.dir, work); err != nil {
-		return nil, err
-	}
-	r := random()
-	changed := func(keep func(ctx context.Context) error) bench.Timed {
-		return func(ctx context.Context) (time.Duration, error) {
-			if err := newChange(r, megabyte, changedFiles).write(work); err != nil {
-				return 0, err
-			}
-			return bench.Time(func() error { return keep(ctx) })
-		}
-	}
-	copied := func(ctx context.Context) (time.Duration, error) {
-		to := filepath.Join(dir, "copied")
-		d, err := changed(func(context.Context) error { return copy.Copy(work, to) })(ctx)
-		return d, errors.Join(err, os.RemoveAll(to))
-	}
-	all := []other{{"otiai10/copy of the tree", 1.0 / 300, copied}}
-	if installed("git") {
-		repo := filepath.Join(dir, "repo.git")
-		git := func(ctx context.Context, args ...string) error {
-			return tool(ctx, work, "git", append([]string{"--git-dir", repo, "--work-tree", work}, args...)...)
-		}
-		index := func(ctx context.Context) error {
-			return errors.Join(git(ctx, "add", "-A", "-f"), git(ctx, "write-tree"))
-		}
-		if err := errors.Join(git(ctx, "init", "-q"), index(ctx)); err != nil {
-			return nil, err
-		}
-		all = append(all, other{"git add and write-tree", 1.0 / 10, changed(index)})
-	}
-	if installed("restic") {
-		repo := filepath.Join(dir, "restic")
-		restic := func(ctx context.Context, args ...string) error {
-			c := exec.CommandContext(ctx, "restic", append([]string{"--repo", repo, "--no-cache", "-q"}, args...)...)
-			c.Dir, c.Env = work, append(os.Environ(), "RESTIC_PASSWORD=bench")
-			return c.Run()
-		}
-		backup := func(ctx context.Context) error { return restic(ctx, "backup", ".") }
-		if err := errors.Join(restic(ctx, "init"), backup(ctx)); err != nil {
-			return nil, err
-		}
-		all = append(all, other{"restic, incremental", 1.0 / 50, changed(backup)})
-	}
-	return all, nil
-}
-
 // portable measures a checkpoint until it lies in the fleet's store with its record.
 func portable(ctx context.Context, e *bench.Env, t tree) error {
-	s, err := startServer(ctx, filepath.Join(e.Dir, "server"))
+	dir := filepath.Join(e.Dir, "portable")
+	defer layer.RemoveTree(dir)
+	s, err := startServer(ctx, filepath.Join(dir, "server"))
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	g, err := newEngine(ctx, filepath.Join(e.Dir, "portable"), s.storage())
+	g, err := newEngine(ctx, filepath.Join(dir, "engine"), s.storage())
 	if err != nil {
 		return err
 	}
@@ -215,15 +160,57 @@ func portable(ctx context.Context, e *bench.Env, t tree) error {
 	if _, err := g.cps.Store(ctx, sub.pre.ID); err != nil { // the base is there already
 		return err
 	}
-	small, err := bench.InTurn(ctx, pick(e, 100, 3), sub.store(megabyte, changedFiles))
+	rounds := pick(e, 100, 3)
+	if t.big != "" {
+		rounds = pick(e, 20, 3) // each leaves a copy of the file in the cache
+	}
+	small, err := bench.InTurn(ctx, rounds, sub.store(megabyte, changedFiles))
 	if err != nil {
 		return err
 	}
-	err = e.Add(bench.Result{What: "checkpoint portable, 1 MB changed, " + t.String(), Ours: small[0], Target: bench.Target{P50: 60}})
+	err = e.Add(bench.Result{What: "checkpoint portable, 1 MB changed, " + t.String(), Ours: small[0], Target: portableTarget(t)})
 	if err != nil {
 		return err
 	}
-	return portableLarge(ctx, e, sub)
+	if err := storedBytes(ctx, e, sub); err != nil || t.files != smallFiles {
+		return err
+	}
+	return portableLarge(ctx, e, sub) // its cost does not depend on the tree
+}
+
+// portableTarget is for what changes files: of a file of gigabytes all has to be compared.
+func portableTarget(t tree) bench.Target {
+	if t.big != "" {
+		return bench.Target{}
+	}
+	return bench.Target{P50: 60}
+}
+
+// storedBytes sums what 20 checkpoints of 1 MB take in the store, and compares it with what changed, compressed.
+func storedBytes(ctx context.Context, e *bench.Env, s *subject) error {
+	what := fmt.Sprintf("stored by %d checkpoints, 1 MB changed each, %s", deepest, s.t)
+	if err := s.cps.RollbackTo(ctx, s.pre); err != nil {
+		return err
+	}
+	var ours, theirs float64
+	for range deepest {
+		c := s.t.edit(s.r, megabyte, changedFiles)
+		if err := c.writeIn(ctx, s.sb); err != nil {
+			return err
+		}
+		cp, _, err := s.take(ctx)
+		if err == nil {
+			cp, err = s.cps.Store(ctx, cp.ID)
+		}
+		if err != nil {
+			return err
+		}
+		ours += float64(cp.SizeBytes) / megabyte
+		theirs += float64(compressed(c)) / megabyte
+	}
+	return e.Add(bench.Result{
+		What: what, Unit: "MB", Ours: bench.Samples{ours}, Peer: "the changed bytes, zstd -1", Theirs: bench.Samples{theirs}, Target: bench.Target{Ratio: 1.1},
+	})
 }
 
 // store takes a checkpoint of a change of total bytes and makes it portable.

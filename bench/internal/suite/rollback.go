@@ -5,7 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	"github.com/warmfleet/warmfleet/bench/internal/bench"
@@ -18,7 +17,7 @@ import (
 func Rollback() bench.Benchmark { return bench.Benchmark{Name: "rollback", Run: rollbacks} }
 
 func rollbacks(ctx context.Context, e *bench.Env) error {
-	all, err := trees(ctx, e)
+	all, err := histories(ctx, e)
 	if err != nil {
 		return err
 	}
@@ -26,13 +25,16 @@ func rollbacks(ctx context.Context, e *bench.Env) error {
 		if err := rollbackHere(ctx, e, t); err != nil {
 			return err
 		}
+		if err := rollbackElsewhere(ctx, e, t); err != nil {
+			return err
+		}
 	}
-	return rollbackElsewhere(ctx, e, all[len(all)-1])
+	return nil
 }
 
 // rollbackHere drops 1 MB of changes; who has only copies copies the tree back.
 func rollbackHere(ctx context.Context, e *bench.Env, t tree) error {
-	dir := filepath.Join(e.Dir, "here-"+strconv.Itoa(t.files))
+	dir := filepath.Join(e.Dir, "here")
 	g, err := newEngine(ctx, dir, inMemory())
 	if err != nil {
 		return err
@@ -56,8 +58,8 @@ func rollbackHere(ctx context.Context, e *bench.Env, t tree) error {
 		return d, errors.Join(err, os.RemoveAll(back)) // removing what was there is not counted
 	}
 	rounds := pick(e, 100, 3)
-	if t.mb > 50 {
-		rounds = 5
+	if t.slow() {
+		rounds = 3
 	}
 	got, err := bench.InTurn(ctx, rounds, ours, copied)
 	if err != nil {
@@ -71,7 +73,7 @@ func rollbackHere(ctx context.Context, e *bench.Env, t tree) error {
 		got[0] = append(got[0], alone[0]...)
 	}
 	target := bench.Target{P50: 10, Ratio: 1.0 / 50}
-	if t.mb < 50 {
+	if !t.large() {
 		target.Ratio = 0
 	}
 	return e.Add(bench.Result{
@@ -82,17 +84,19 @@ func rollbackHere(ctx context.Context, e *bench.Env, t tree) error {
 // rollbackElsewhere makes a sandbox in the state of a checkpoint that another worker took:
 // the record and 1 MB come from the store, the base is in the cache.
 func rollbackElsewhere(ctx context.Context, e *bench.Env, t tree) error {
-	srv, err := startServer(ctx, filepath.Join(e.Dir, "server"))
+	dir := filepath.Join(e.Dir, "elsewhere")
+	defer layer.RemoveTree(dir)
+	srv, err := startServer(ctx, filepath.Join(dir, "server"))
 	if err != nil {
 		return err
 	}
 	defer srv.close()
-	first, err := newEngine(ctx, filepath.Join(e.Dir, "first"), srv.storage())
+	first, err := newEngine(ctx, filepath.Join(dir, "first"), srv.storage())
 	if err != nil {
 		return err
 	}
 	defer first.close()
-	second, err := newEngine(ctx, filepath.Join(e.Dir, "second"), srv.storage())
+	second, err := newEngine(ctx, filepath.Join(dir, "second"), srv.storage())
 	if err != nil {
 		return err
 	}
@@ -108,11 +112,16 @@ func rollbackElsewhere(ctx context.Context, e *bench.Env, t tree) error {
 	if _, err := second.cps.Restore(ctx, s.pre.ID); err != nil {
 		return err
 	}
-	got, err := bench.InTurn(ctx, pick(e, 50, 3), func(ctx context.Context) (time.Duration, error) { return s.move(ctx, second) })
+	rounds := pick(e, 50, 3)
+	target := bench.Target{P50: 150}
+	if t.big != "" { // the whole file is made anew there
+		rounds, target = pick(e, 5, 1), bench.Target{}
+	}
+	got, err := bench.InTurn(ctx, rounds, func(ctx context.Context) (time.Duration, error) { return s.move(ctx, second) })
 	if err != nil {
 		return err
 	}
-	return e.Add(bench.Result{What: "rollback on another worker, 1 MB delta, base cached, " + t.String(), Ours: got[0], Target: bench.Target{P50: 150}})
+	return e.Add(bench.Result{What: "rollback on another worker, 1 MB delta, base cached, " + t.String(), Ours: got[0], Target: target})
 }
 
 // move stores a checkpoint of 1 MB on the base and measures making a sandbox of it elsewhere.
