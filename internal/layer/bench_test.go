@@ -68,7 +68,7 @@ func BenchmarkCache_OpenCopy(b *testing.B) {
 	l, _, _, err := c.Capture(context.Background(), dir, nil)
 	must(b, err)
 	for b.Loop() {
-		v, err := c.OpenCopy(context.Background(), Chain{l})
+		v, err := c.Open(context.Background(), Copy, Chain{l})
 		must(b, err)
 		must(b, v.Close())
 	}
@@ -79,7 +79,7 @@ func BenchmarkView_FreezeOverlay(b *testing.B) {
 	dir, c := benchTree(b), openTestCache(b, testOptions(b))
 	l, _, _, err := c.Capture(context.Background(), dir, nil)
 	must(b, err)
-	v, err := c.OpenOverlay(Chain{l})
+	v, err := c.Open(context.Background(), Overlay, Chain{l})
 	must(b, err)
 	content := bytes.Repeat([]byte("x"), 1<<20)
 	for b.Loop() {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/layer/layertest"
 )
 
 func commitFile(t *testing.T, c *Cache, name string) Layer {
@@ -117,7 +119,7 @@ func TestStaged_Adopt(t *testing.T) {
 	must(t, err)
 	must(t, write(s.Dir(), "d/a", "a"))
 	must(t, os.Link(s.Dir()+"/d/a", s.Dir()+"/b"))
-	must(t, socket(s.Dir()+"/d/s"))
+	must(t, layertest.Socket(s.Dir()+"/d/s"))
 	must(t, os.Chmod(s.Dir()+"/d", 0o555))
 	l, err := s.Adopt()
 	must(t, err)

@@ -61,18 +61,18 @@ func TestCache_Capture(t *testing.T) {
 		{"Nothing", func(string) error { return nil }, nil},
 		{"OnlyChangeTime", func(d string) error { return errors.Join(os.Chmod(d+"/f", 0o600), os.Chmod(d+"/f", 0o644)) }, nil},
 		{"SameContentNewInode", func(d string) error {
-			return keepTime(d+"/f", func() error {
+			return layertest.KeepTime(d+"/f", func() error {
 				return errors.Join(os.Rename(d+"/f", d+"/t"), write(d, "f", "content"), os.Remove(d+"/t"), os.Chtimes(d, time.Time{}, rootTime))
 			})
 		}, nil},
 		{"SameSizeSameTime", func(d string) error {
-			return keepTime(d+"/f", func() error { return os.WriteFile(d+"/f", []byte("CONTENT"), 0o644) })
+			return layertest.KeepTime(d+"/f", func() error { return os.WriteFile(d+"/f", []byte("CONTENT"), 0o644) })
 		}, []string{".", "f"}},
 		{"Mode", func(d string) error { return os.Chmod(d+"/f", 0o755) }, []string{".", "f"}},
 		{"Delete", func(d string) error { return os.Remove(d + "/d/g") }, []string{".", "d", "d/g!"}},
 		{"DeleteTree", func(d string) error { return os.RemoveAll(d + "/d") }, []string{".", "d!"}},
-		{"DirBecomesFile", func(d string) error { return replace(d, "d", "file") }, []string{".", "d"}},
-		{"FileBecomesDir", func(d string) error { return replace(d, "f", "dir") }, []string{".", "f/", "f/in"}},
+		{"DirBecomesFile", func(d string) error { return layertest.Replace(d, "d", "file") }, []string{".", "d"}},
+		{"FileBecomesDir", func(d string) error { return layertest.Replace(d, "f", "dir") }, []string{".", "f/", "f/in"}},
 		{"NewAlias", func(d string) error { return os.Link(d+"/f", d+"/d/f2") }, []string{".", "d", "d/f2", "f"}},
 		{"OutsideAlias", func(d string) error { return os.Link(d+"/f", d+"-alias") }, nil},
 		{"Journal", func(d string) error {
@@ -114,7 +114,7 @@ func TestCache_CaptureReadsRacyFilesAgain(t *testing.T) {
 			t.Fatal("a file changed just before the capture is trusted")
 		}
 	}
-	must(t, keepTime(dir+"/f", func() error { return os.WriteFile(dir+"/f", []byte("CONTENT"), 0o644) }))
+	must(t, layertest.KeepTime(dir+"/f", func() error { return os.WriteFile(dir+"/f", []byte("CONTENT"), 0o644) }))
 	for _, e := range idx.entries { // as if the clock had not moved on
 		st, err := os.Lstat(filepath.Join(dir, string(e.Path)))
 		must(t, err)
@@ -130,7 +130,7 @@ func TestCache_CaptureReadsRacyFilesAgain(t *testing.T) {
 func TestCache_CaptureCaseB1SpecialFiles(t *testing.T) {
 	c, dir, _, idx := captured(t)
 	must(t, unix.Mkfifo(dir+"/p", 0o640))
-	must(t, socket(dir+"/s.sock"))
+	must(t, layertest.Socket(dir+"/s.sock"))
 	l, _, _, err := c.Capture(context.Background(), dir, idx)
 	must(t, err)
 	if d := cmp.Diff(l.Lost, []Lost{{"s.sock", lostSocket}}); d != "" {
@@ -152,7 +152,7 @@ func TestCache_CaptureCaseB3MovingFiles(t *testing.T) {
 	must(t, os.WriteFile(dir+"/log", bytes.Repeat([]byte("x"), 16<<20), 0o644))
 	stop := make(chan struct{})
 	var busy sync.WaitGroup
-	busy.Go(func() { loopUntil(stop, func() { appendTo(dir + "/log") }) })
+	busy.Go(func() { loopUntil(stop, func() { layertest.AppendTo(dir + "/log") }) })
 	var err error
 	for end := time.Now().Add(30 * time.Second); err == nil && time.Now().Before(end); {
 		// A capture succeeds if the writer happened to rest during one of its reads.
@@ -239,7 +239,7 @@ func TestCache_CaptureCancelled(t *testing.T) {
 func TestIndex_Encode(t *testing.T) {
 	c, dir := openTestCache(t, testOptions(t)), scratch(t)
 	seed(t, dir)
-	must(t, socket(dir+"/s"))
+	must(t, layertest.Socket(dir+"/s"))
 	_, idx, _, err := c.Capture(context.Background(), dir, nil)
 	must(t, err)
 	var buf bytes.Buffer
@@ -319,11 +319,13 @@ func TestCache_CaptureOwners(t *testing.T) {
 			t.Errorf("%q has owner %d:%d in the cache, want %d", p, n.UID, n.GID, host)
 		}
 	}
-	v, err := c.OpenOverlay(Chain{l})
+	v, err := c.Open(context.Background(), Overlay, Chain{l})
 	must(t, err)
 	defer v.Close()
 	inOverlay(t, o, v.Mount(), "write a.txt edited")
-	chain := freeze(t, v)
+	_, _, err = v.Freeze(context.Background())
+	must(t, err)
+	chain := v.Chain()
 	for p, want := range map[Path][2]int{"a.txt": {foreign, Self}, "dangling": {foreign, foreign}, "dir/x": {Self, Self}} {
 		e, err := NewTree(chain).Lookup(p)
 		must(t, err)

@@ -9,9 +9,45 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// copyContent copies size bytes of src to the empty file dst and keeps the holes. On file systems that
-// can share extents the data is shared: copy_file_range, which os.File uses, does that by itself.
+// copyContent copies size bytes of src to the empty file dst and keeps the holes. On file systems that can share
+// blocks between files they are shared.
 func copyContent(dst, src *os.File, size int64) error {
+	if size == 0 {
+		return nil
+	}
+	err := unix.IoctlFileClone(int(dst.Fd()), int(src.Fd()))
+	if err == nil {
+		return hasSize(dst, size)
+	}
+	if !noClone(err) {
+		return err
+	}
+	return copyBytes(dst, src, size)
+}
+
+// noClone tells whether FICLONE says that these two files cannot share blocks: it knows no such thing (EOPNOTSUPP,
+// ENOTTY, ENOSYS), they lie on two file systems (EXDEV), or it cannot with files of their kind (EINVAL; EPERM for a
+// swap file). See ioctl_ficlone(2).
+func noClone(err error) bool {
+	for _, known := range []error{unix.EOPNOTSUPP, unix.ENOTTY, unix.ENOSYS, unix.EXDEV, unix.EINVAL, unix.EPERM} {
+		if errors.Is(err, known) {
+			return true
+		}
+	}
+	return false
+}
+
+// hasSize refuses a file that was cloned at a moment when the source had another size.
+func hasSize(f *os.File, want int64) error {
+	st, err := statFile(f)
+	if err == nil && st.Size != want {
+		err = fmt.Errorf("got %d bytes, want %d: %w", st.Size, want, errChanged)
+	}
+	return err
+}
+
+// copyBytes copies the parts of src that are not holes.
+func copyBytes(dst, src *os.File, size int64) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(src.Fd()), &st); err != nil {
 		return err

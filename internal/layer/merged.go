@@ -13,6 +13,8 @@ import (
 type merged struct {
 	path  Path
 	parts []part
+	// sealed: nothing of any layer below the last part shows through.
+	sealed bool
 }
 
 type part struct {
@@ -120,6 +122,7 @@ func (d *merged) sub(name string) (*merged, error) {
 			return nil, errors.Join(err, s.close())
 		}
 		if !more {
+			s.sealed = true
 			break
 		}
 	}

@@ -22,7 +22,7 @@ func TestCache_RestoreMirrors(t *testing.T) {
 	tests := map[string]func(dir string) error{
 		"Nothing":      func(string) error { return nil },
 		"Extras":       func(d string) error { return errors.Join(write(d, "more/x/y", "y"), unix.Mkfifo(d+"/dir/q", 0o600)) },
-		"ExtraSocket":  func(d string) error { return socket(d + "/dir/s") },
+		"ExtraSocket":  func(d string) error { return layertest.Socket(d + "/dir/s") },
 		"ExtraLinkOut": func(d string) error { return os.Symlink(outside+"/keep", d+"/node_modules") },
 		"FileToLinkOut": func(d string) error {
 			return errors.Join(os.Remove(d+"/a.txt"), os.Symlink(outside+"/keep/1", d+"/a.txt"))
@@ -34,7 +34,7 @@ func TestCache_RestoreMirrors(t *testing.T) {
 			return errors.Join(os.RemoveAll(d+"/dir/sub"), os.Symlink(outside, d+"/dir/sub"))
 		},
 		"ReadOnly": func(d string) error {
-			return errors.Join(editReadOnly(d), os.Chmod(d+"/closed", 0o700), os.Remove(d+"/closed/f"), os.Chmod(d+"/closed", 0))
+			return errors.Join(layertest.EditReadOnly(d), os.Chmod(d+"/closed", 0o700), os.Remove(d+"/closed/f"), os.Chmod(d+"/closed", 0))
 		},
 		"ClosedRoot":    func(d string) error { return os.Chmod(d, 0) },
 		"ReadOnlyRoot":  func(d string) error { return errors.Join(os.Remove(d+"/a.txt"), os.Chmod(d, 0o555)) },
@@ -42,7 +42,7 @@ func TestCache_RestoreMirrors(t *testing.T) {
 		"Times":         func(d string) error { return os.Chtimes(d+"/dir", rootTime, rootTime) },
 		"NewXattr":      func(d string) error { return unix.Setxattr(d+"/a.txt", "user.more", []byte("x"), 0) },
 		"LinkMerged":    func(d string) error { return errors.Join(os.Remove(d+"/a.txt"), os.Link(d+"/h1", d+"/a.txt")) },
-		"LinkBroken":    breakLink,
+		"LinkBroken":    layertest.BreakLink,
 		"TwinsMerged":   func(d string) error { return errors.Join(os.Remove(d+"/twin2"), os.Link(d+"/twin1", d+"/twin2")) },
 		"FirstBroken": func(d string) error {
 			return errors.Join(os.Remove(d+"/dir/h3"), write(d, "dir/h3", "linked\n"))
@@ -118,10 +118,10 @@ func changeTimes(t *testing.T, dir string) map[string]int64 {
 func TestCache_RestoreSparesWhatWasLost(t *testing.T) {
 	c, dir := openTestCache(t, testOptions(t)), scratch(t)
 	must(t, write(dir, "d/f", "f"))
-	must(t, socket(dir+"/d/old.sock"))
+	must(t, layertest.Socket(dir+"/d/old.sock"))
 	l, idx, _, err := c.Capture(context.Background(), dir, nil)
 	must(t, err)
-	must(t, socket(dir+"/d/new.sock"))
+	must(t, layertest.Socket(dir+"/d/new.sock"))
 	must(t, write(dir, JournalDir+"/lock", "held"))
 	next, err := c.Restore(context.Background(), dir, idx, Chain{l})
 	must(t, err)

@@ -74,11 +74,7 @@ func (s *Staged) Adopt() (Layer, error) {
 func (s *Staged) commit(l Layer, m Meta, d durability) (Layer, error) {
 	final := filepath.Join(s.c.dir, s.id)
 	l.ID, l.Dir = s.id, filepath.Join(final, treeDir)
-	rec := layerMeta{V: metaVersion, Layer: l, Trusted: s.c.opt.Trusted, Links: m.Links, SelfUID: m.SelfUID, SelfGID: m.SelfGID}
-	for p, o := range m.Owners {
-		rec.Owners = append(rec.Owners, owned{p, o[0], o[1]})
-	}
-	slices.SortFunc(rec.Owners, func(a, b owned) int { return comparePaths(a.Path, b.Path) })
+	rec := s.recordOf(l, m)
 	if d == untilReboot {
 		rec.Boot = bootID()
 	}
@@ -102,6 +98,18 @@ func (s *Staged) commit(l Layer, m Meta, d durability) (Layer, error) {
 		s.c.named[l.Name] = l.ID
 	}
 	return l, nil
+}
+
+// reopen takes back a commit that nobody was told of.
+func (s *Staged) reopen(l Layer) error { return os.Rename(filepath.Dir(l.Dir), s.home) }
+
+func (s *Staged) recordOf(l Layer, m Meta) layerMeta {
+	rec := layerMeta{V: metaVersion, Layer: l, Trusted: s.c.opt.Trusted, Links: m.Links, SelfUID: m.SelfUID, SelfGID: m.SelfGID}
+	for p, o := range m.Owners {
+		rec.Owners = append(rec.Owners, owned{p, o[0], o[1]})
+	}
+	slices.SortFunc(rec.Owners, func(a, b owned) int { return comparePaths(a.Path, b.Path) })
+	return rec
 }
 
 // Discard removes the layer.

@@ -1,4 +1,4 @@
-package layer
+package layertest
 
 import (
 	"encoding/gob"
@@ -10,40 +10,46 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
-
-	"github.com/warmfleet/warmfleet/internal/layer/layertest"
 )
 
 // overlayChild, in the environment, makes the test binary mount a view, run a step in it, and report.
 const overlayChild = "WARMFLEET_LAYER_TEST_CHILD"
 
+// Overlay is what an overlay is mounted of: lower directories, the top one first, an upper one and a scratch directory.
+type Overlay struct {
+	Lowers      []string
+	Upper, Work string
+	// Trusted is how a root worker mounts: with trusted attributes, redirects and an index.
+	Trusted bool
+}
+
 // childJob is what the child has to do; childReport is what it saw in the mount afterwards.
 type childJob struct {
-	Mount   Mount
-	Trusted bool
+	Mount   Overlay
 	Step    string
 	At, Out string
 }
 
 type childReport struct {
-	Snapshot layertest.Snapshot
+	Snapshot Snapshot
 	Err      string
 }
 
-func TestMain(m *testing.M) {
+// Main is what TestMain of a package with views calls: it runs the tests, or, in a process that InOverlay started, one step
+// in its mount, by do.
+func Main(m *testing.M, do func(step, dir string) error) int {
 	if job := os.Getenv(overlayChild); job != "" {
-		if err := runChild(job); err != nil {
+		if err := runChild(job, do); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
+			return 1
 		}
-		os.Exit(0)
+		return 0
 	}
-	os.Exit(m.Run())
+	return m.Run()
 }
 
-func runChild(file string) error {
+func runChild(file string, do func(step, dir string) error) error {
 	var job childJob
 	if err := readGob(file, &job); err != nil {
 		return err
@@ -55,10 +61,12 @@ func runChild(file string) error {
 		return fmt.Errorf("mount: %w", err)
 	}
 	var report childReport
-	if err := runStep(job.Step, job.At); err != nil {
-		report.Err = err.Error()
+	if job.Step != "" {
+		if err := do(job.Step, job.At); err != nil {
+			report.Err = err.Error()
+		}
 	}
-	snap, err := layertest.Take(job.At)
+	snap, err := Take(job.At)
 	if err != nil {
 		return err
 	}
@@ -85,7 +93,7 @@ func mountOverlay(job childJob) error {
 	}
 	set("upperdir", job.Mount.Upper)
 	set("workdir", job.Mount.Work)
-	if job.Trusted {
+	if job.Mount.Trusted {
 		set("redirect_dir", "on")
 		set("index", "on")
 		set("metacopy", "off")
@@ -106,11 +114,12 @@ func mountOverlay(job childJob) error {
 	return unix.MoveMount(mfd, "", unix.AT_FDCWD, job.At, unix.MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-// inOverlay mounts an overlay view, runs a step in it, and gives what the mount showed before it went.
-func inOverlay(t *testing.T, o Options, m Mount, step string) layertest.Snapshot {
+// InOverlay mounts an overlay in a process of its own, runs a step in it, unless that is "", and gives what the mount showed before it went. As an
+// ordinary user, or where o is not trusted, the process has a user namespace. The package needs a TestMain that calls Main.
+func InOverlay(t testing.TB, o Overlay, step string) Snapshot {
 	t.Helper()
-	dir := scratch(t)
-	job := childJob{Mount: m, Trusted: o.Trusted, Step: step, At: filepath.Join(dir, "m"), Out: filepath.Join(dir, "out")}
+	dir := t.TempDir()
+	job := childJob{Mount: o, Step: step, At: filepath.Join(dir, "m"), Out: filepath.Join(dir, "out")}
 	must(t, os.Mkdir(job.At, 0o755))
 	must(t, writeGob(filepath.Join(dir, "job"), job))
 	exe, err := os.Executable()
@@ -157,18 +166,4 @@ func must(t testing.TB, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// testOptions are those of whoever runs the tests.
-func testOptions(t testing.TB) Options {
-	t.Helper()
-	return Options{Owner: os.Getuid(), Trusted: os.Getuid() == 0, Log: zerolog.New(zerolog.NewTestWriter(t))}
-}
-
-func openTestCache(t testing.TB, o Options) *Cache {
-	t.Helper()
-	c, err := OpenCache(filepath.Join(scratch(t), "cache"), o)
-	must(t, err)
-	t.Cleanup(func() { must(t, c.Close()) })
-	return c
 }

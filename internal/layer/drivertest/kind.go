@@ -1,0 +1,183 @@
+// Package drivertest is the conformance suite of layer drivers, and what other tests need to try something with
+// each of them: a driver, a file system to use it on, and a way to work in its views, mounted or not.
+//
+// A test with all drivers is
+//
+//	func TestMain(m *testing.M) { os.Exit(layertest.Main(m, do)) } // do runs a step, named by any string, in a directory
+//
+//	drivertest.Each(t, do, func(t *testing.T, k drivertest.Kind) {
+//		c := k.Cache(t)               // a layer cache on the kind's file system
+//		v := k.View(t, c, dir)        // captures dir and opens a view of it, closed with the test
+//		shown := k.Act(t, v, "step")  // runs do("step", root of the view), then describes what the view shows
+//		l, changed, err := v.Freeze(t.Context())
+//	})
+//
+// It must not know how a driver does what it does.
+package drivertest
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/rs/zerolog"
+
+	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/internal/layer/layertest"
+)
+
+// Kind is a driver under test.
+type Kind struct {
+	Name   string
+	Driver layer.Driver
+	// FS is the file system that cache and views lie on, xfs or btrfs; "" is that of the test's own directory.
+	FS string
+	// Trusted: an overlay as a root worker mounts it; else, as an ordinary user does.
+	Trusted bool
+	// Ignore is what a view of this kind shows otherwise than it was: overlayfs without an index gives the names of a
+	// file that it copied up different inode numbers; in a user namespace owners have other numbers.
+	Ignore layertest.Options
+	// Do runs a step; for an overlay in a process of its own, where layertest.Main has to be given the same one.
+	Do func(step, dir string) error
+
+	root string // where FS is mounted
+}
+
+// Kinds are all drivers on all file systems, whether this machine and user can use them or not.
+func Kinds(do func(step, dir string) error) []Kind {
+	user := layertest.Options{NoLinks: true, NoOwners: true}
+	kinds := []Kind{
+		{Name: "OverlayUser", Driver: layer.Overlay, Ignore: user},
+		{Name: "OverlayRoot", Driver: layer.Overlay, Trusted: true},
+		{Name: "OverlayXFS", Driver: layer.Overlay, Trusted: true, FS: "xfs"},
+		{Name: "OverlayBtrfs", Driver: layer.Overlay, Trusted: true, FS: "btrfs"},
+		{Name: "ReflinkXFS", Driver: layer.Reflink, FS: "xfs"},
+		{Name: "ReflinkBtrfs", Driver: layer.Reflink, FS: "btrfs"},
+		{Name: "Copy", Driver: layer.Copy},
+		{Name: "InPlace", Driver: layer.InPlace},
+		{Name: "InPlaceXFS", Driver: layer.InPlace, FS: "xfs"},
+		{Name: "InPlaceBtrfs", Driver: layer.InPlace, FS: "btrfs"},
+	}
+	for i := range kinds {
+		kinds[i].Do = do
+	}
+	return kinds
+}
+
+// Each runs a test with every kind, as a subtest of its name. It skips those that only root can use, and those that need tools
+// which are absent.
+func Each(t *testing.T, do func(step, dir string) error, test func(t *testing.T, k Kind)) {
+	for _, k := range Kinds(do) {
+		t.Run(k.Name, func(t *testing.T) { test(t, k.Ready(t)) })
+	}
+}
+
+// Ready makes a kind usable until the test ends, or skips the test.
+func (k Kind) Ready(t testing.TB) Kind {
+	t.Helper()
+	if k.Trusted && os.Getuid() != 0 {
+		t.Skip("needs root: trusted attributes")
+	}
+	if k.FS != "" {
+		k.root = layertest.Loop(t, k.FS)
+	}
+	return k
+}
+
+// Can tells whether a step of layertest can be done in a view of this kind.
+func (k Kind) Can(step string) bool {
+	return k.Driver != layer.Overlay || k.Trusted || !layertest.NeedsRedirect(step)
+}
+
+// Dir makes a directory on the kind's file system, that is removed whatever its modes.
+func (k Kind) Dir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp(k.root, "driver")
+	must(t, err)
+	t.Cleanup(func() { must(t, layer.RemoveTree(dir)) })
+	return dir
+}
+
+// Cache opens a cache on the kind's file system.
+func (k Kind) Cache(t testing.TB) *layer.Cache {
+	t.Helper()
+	trusted := os.Getuid() == 0 && (k.Trusted || k.Driver != layer.Overlay)
+	o := layer.Options{Owner: os.Getuid(), Trusted: trusted, Log: zerolog.New(zerolog.NewTestWriter(t))}
+	c, err := layer.OpenCache(filepath.Join(k.Dir(t), "cache"), o)
+	must(t, err)
+	t.Cleanup(func() { must(t, c.Close()) })
+	return c
+}
+
+// View captures dir as the base of a chain of one layer and opens a view of it, which is closed with the test. A view in place
+// is dir itself.
+func (k Kind) View(t testing.TB, c *layer.Cache, dir string) layer.View {
+	t.Helper()
+	l, idx, _, err := c.Capture(t.Context(), dir, nil)
+	must(t, err)
+	var v layer.View
+	if k.Driver == layer.InPlace {
+		v, err = c.OpenInPlace(t.Context(), dir, layer.Chain{l}, idx)
+	} else {
+		v, err = c.Open(t.Context(), k.Driver, layer.Chain{l})
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, v.Close()) })
+	return v
+}
+
+// OnChain opens a view of a chain, with no view of any kind before it, which is closed with the test.
+func (k Kind) OnChain(t testing.TB, c *layer.Cache, chain layer.Chain) layer.View {
+	t.Helper()
+	var v layer.View
+	var err error
+	if k.Driver == layer.InPlace {
+		dir := k.Dir(t)
+		var idx *layer.Index
+		idx, err = c.Restore(t.Context(), dir, nil, chain)
+		must(t, err)
+		v, err = c.OpenInPlace(t.Context(), dir, chain, idx)
+	} else {
+		v, err = c.Open(t.Context(), k.Driver, chain)
+	}
+	must(t, err)
+	t.Cleanup(func() { must(t, v.Close()) })
+	return v
+}
+
+// Act runs a step in a view and describes what the view shows then.
+func (k Kind) Act(t testing.TB, v layer.View, step string) layertest.Snapshot {
+	t.Helper()
+	m := v.Mount()
+	if m.Bind == "" {
+		o := layertest.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Trusted: k.Trusted}
+		return layertest.InOverlay(t, o, step)
+	}
+	must(t, k.Do(step, m.Bind))
+	return take(t, m.Bind)
+}
+
+// Show describes what a view shows.
+func (k Kind) Show(t testing.TB, v layer.View) layertest.Snapshot {
+	t.Helper()
+	m := v.Mount()
+	if m.Bind != "" {
+		return take(t, m.Bind)
+	}
+	o := layertest.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Trusted: k.Trusted}
+	return layertest.InOverlay(t, o, "")
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func take(t testing.TB, dir string) layertest.Snapshot {
+	t.Helper()
+	s, err := layertest.Take(dir)
+	must(t, err)
+	return s
+}

@@ -1,0 +1,222 @@
+package layer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Squash makes one layer that shows, on whatever lies below, exactly what layers, bottom first, show there.
+// Bottom says that nothing lies below: the result then has no deletions. The layers stay; the new one
+// lists the losses of all of them. Like every layer of a sandbox it survives the death of any process, but
+// not that of the machine; see Persist.
+func (c *Cache) Squash(ctx context.Context, layers Chain, bottom bool) (Layer, error) {
+	s, m, err := c.squash(ctx, layers, bottom)
+	if err != nil {
+		return Layer{}, fmt.Errorf("layer: squash: %w", err)
+	}
+	return s.commitOr(m, untilReboot)
+}
+
+func (c *Cache) squash(ctx context.Context, layers Chain, bottom bool) (*Staged, Meta, error) {
+	if len(layers) == 0 {
+		return nil, Meta{}, errors.New("no layers")
+	}
+	s, err := c.Stage()
+	if err != nil {
+		return nil, Meta{}, err
+	}
+	w, err := newWriter(s.Dir(), c.opt)
+	if err != nil {
+		return nil, Meta{}, errors.Join(err, s.Discard())
+	}
+	tree := NewTree(layers)
+	q := squasher{ctx: ctx, writer: w, bottom: bottom, links: map[inode]Path{}}
+	if err := tree.in(".", q.root); err != nil {
+		return nil, Meta{}, errors.Join(err, w.abort(), s.Discard())
+	}
+	if err := w.finish(); err != nil {
+		return nil, Meta{}, errors.Join(err, s.Discard())
+	}
+	m, err := q.metaOf(tree)
+	if err != nil {
+		return nil, Meta{}, errors.Join(err, s.Discard())
+	}
+	return s, m, nil
+}
+
+// squasher writes what several layers hold into one.
+type squasher struct {
+	*writer
+	ctx    context.Context
+	bottom bool
+	links  map[inode]Path
+}
+
+func (q *squasher) root(d *merged) error {
+	root, err := d.entry(".")
+	if err != nil {
+		return err
+	}
+	if err := q.put(root.Entry, nil); err != nil {
+		return err
+	}
+	return q.children(d)
+}
+
+// children writes what the directory d, which was put, holds in any of the layers.
+func (q *squasher) children(d *merged) error {
+	if err := q.ctx.Err(); err != nil {
+		return err
+	}
+	names, err := d.marked()
+	if err != nil {
+		return fmt.Errorf("list %q: %w", d.path, err)
+	}
+	return inPathOrder(slices.Sorted(maps.Keys(names)), func(name string) (bool, error) {
+		if !names[name] {
+			return false, q.deleted(d, name)
+		}
+		e, err := d.entry(name)
+		if err != nil {
+			return false, fmt.Errorf("read %q: %w", join(d.path, name), err)
+		}
+		return e.Type == Dir, q.add(e, name)
+	}, func(name string) error { return q.descend(d, name) })
+}
+
+// marked are the names of a directory in all layers, and whether they are shown or marked deleted.
+func (d *merged) marked() (map[string]bool, error) {
+	seen := map[string]bool{}
+	for _, p := range d.parts {
+		if _, err := d.visible(p.f, seen); err != nil {
+			return nil, err
+		}
+	}
+	return seen, nil
+}
+
+// deleted keeps a deletion, where something that it hides may lie below.
+func (q *squasher) deleted(d *merged, name string) error {
+	if q.bottom || d.sealed {
+		return nil
+	}
+	return q.whiteout(join(d.path, name))
+}
+
+func (q *squasher) add(e *located, name string) error {
+	if e.Type != Dir && e.st.Nlink > 1 {
+		key := inode{uint64(e.part.index), e.st.Ino}
+		first, seen := q.links[key]
+		if !seen {
+			q.links[key] = e.Path
+		}
+		e.HardLink = first
+	}
+	if e.Type != File || e.HardLink != "" {
+		return q.put(e.Entry, nil)
+	}
+	src, err := e.part.f.open(name)
+	if err != nil {
+		return fmt.Errorf("open %q: %w", e.Path, err)
+	}
+	return errors.Join(q.put(e.Entry, src), src.Close())
+}
+
+func (q *squasher) descend(d *merged, name string) error {
+	sub, err := d.sub(name)
+	if err != nil {
+		return fmt.Errorf("open %q: %w", join(d.path, name), err)
+	}
+	if sub.sealed && !d.sealed && !q.bottom {
+		err = q.opaque(sub.path)
+	}
+	sub.sealed = sub.sealed || d.sealed
+	if err == nil {
+		err = q.children(sub)
+	}
+	return errors.Join(err, sub.close())
+}
+
+// metaOf joins what the records of the layers say.
+func (q *squasher) metaOf(t *Tree) (Meta, error) {
+	layers, err := t.load()
+	if err != nil {
+		return Meta{}, err
+	}
+	m := q.meta()
+	for _, l := range slices.Backward(layers) {
+		m.Lost = append(m.Lost, l.meta.Lost...)
+		if m.SelfUID == nil && l.meta.SelfUID != nil && l.meta.SelfGID != nil {
+			m.SelfUID, m.SelfGID = l.meta.SelfUID, l.meta.SelfGID
+		}
+	}
+	slices.SortStableFunc(m.Lost, func(a, b Lost) int { return comparePaths(a.Path, b.Path) })
+	m.Lost = slices.Compact(m.Lost)
+	return m, nil
+}
+
+// maxLowers is how many layers an overlay is mounted of. The kernel takes 500 (OVL_MAX_STACK in fs/overlayfs/params.h);
+// long before that every look-up of a name that is in none of them gets slow.
+const maxLowers = 128
+
+// fold stands for the layers of a long chain above its lowest one, in the mounts of one view.
+type fold struct {
+	ids   []string // of the layers it stands for, and of the one below
+	layer Layer
+	stage *Staged
+}
+
+// of tells whether chain begins with what the fold stands for.
+func (f *fold) of(chain Chain) bool {
+	if f == nil || len(chain) < len(f.ids) {
+		return false
+	}
+	for i, id := range f.ids {
+		if chain[i].ID != id {
+			return false
+		}
+	}
+	return true
+}
+
+// below gives the layers to mount for chain, and the fold among them, which is old if that still serves.
+func (c *Cache) below(ctx context.Context, chain Chain, old *fold) (Chain, *fold, error) {
+	lowers := slices.Clone(chain)
+	if !old.of(chain) {
+		old = nil
+	} else {
+		lowers = append(Chain{chain[0], old.layer}, chain[len(old.ids):]...)
+	}
+	if len(lowers) <= maxLowers {
+		return lowers, old, nil
+	}
+	s, m, err := c.squash(ctx, lowers[1:], false)
+	if err != nil {
+		return nil, nil, fmt.Errorf("squash %d layers: %w", len(lowers)-1, err)
+	}
+	f := &fold{stage: s, layer: Layer{ID: s.id, Dir: s.Dir()}}
+	for _, l := range chain {
+		f.ids = append(f.ids, l.ID)
+	}
+	if err := s.record(f.layer, m); err != nil {
+		return nil, nil, errors.Join(err, s.Discard())
+	}
+	return Chain{chain[0], f.layer}, f, nil
+}
+
+// record makes a layer readable where it is being built, for the one who builds it.
+func (s *Staged) record(l Layer, m Meta) error {
+	rec := s.recordOf(l, m)
+	rec.Boot = bootID()
+	return writeMeta(s.home, rec)
+}
+
+func (f *fold) discard() error {
+	if f == nil {
+		return nil
+	}
+	return f.stage.Discard()
+}
