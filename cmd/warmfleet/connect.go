@@ -90,6 +90,7 @@ func (h *handle) work(ctx context.Context, r events.Resource, cfg worker.Config)
 		return nil
 	}
 	h.works = true
+	cfg.Layers = fleet.Layers(cfg.Layers)
 	cfg.HostID, cfg.Slots, cfg.AllowPaths, cfg.DrainTimeout = fleet.HostID(""), localSlots, directories(r), localDrain
 	return h.local.AddWorker(ctx, cfg)
 }

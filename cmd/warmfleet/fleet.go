@@ -9,12 +9,10 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
 	"github.com/warmfleet/warmfleet/internal/fleet"
-	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/natsboot"
 	"github.com/warmfleet/warmfleet/internal/version"
 	"github.com/warmfleet/warmfleet/internal/worker"
@@ -28,6 +26,7 @@ type upFlags struct {
 	paths     []string
 	expose    []string
 	isolation string
+	layers    string
 }
 
 func (a *app) upCommand() *cobra.Command {
@@ -48,6 +47,7 @@ on loopback only, with credentials of its own. Workers on other hosts need a ser
 	fl.StringArrayVar(&f.paths, "allow-path", nil, "directory that path plans may name; may be repeated")
 	fl.StringArrayVar(&f.expose, "expose", nil, exposeHelp)
 	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
+	fl.StringVar(&f.layers, "layers", "", layersHelp)
 	return c
 }
 
@@ -57,6 +57,9 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	}
 	if !slices.Contains([]string{"required", "preferred", "off"}, f.isolation) {
 		return usagef("--isolation %q: use required, preferred or off", f.isolation)
+	}
+	if err := checkLayers(f.layers); err != nil {
+		return err
 	}
 	if f.listen != "" {
 		if _, port, err := net.SplitHostPort(f.listen); err != nil || port == "" || strings.Trim(port, "0123456789") != "" {
@@ -97,7 +100,7 @@ func (a *app) serve(ctx context.Context, l *fleet.Local, f upFlags) error {
 	for i := range f.workers {
 		err := l.AddWorker(ctx, worker.Config{
 			Name: fmt.Sprintf("up-%d", i+1), HostID: fleet.HostID(""), Slots: f.slots, AllowPaths: paths, Expose: expose,
-			Isolation: worker.Isolation(f.isolation), Warm: f.slots, DrainTimeout: worker.DefaultDrain,
+			Isolation: worker.Isolation(f.isolation), Layers: fleet.Layers(f.layers), Warm: f.slots, DrainTimeout: worker.DefaultDrain,
 		})
 		if err != nil {
 			return err
@@ -161,63 +164,6 @@ func (a *app) workerShow() *cobra.Command {
 			})
 		},
 	}
-}
-
-// doctorReport is what `doctor` prints.
-type doctorReport struct {
-	Isolation  string                       `json:"isolation"`
-	Overlay    bool                         `json:"overlay"`
-	OverlayWhy string                       `json:"overlay_why,omitempty"`
-	Guarantees map[string]isolate.Guarantee `json:"guarantees"`
-	Missing    []string                     `json:"missing"`
-}
-
-func (a *app) doctorCommand() *cobra.Command {
-	return &cobra.Command{
-		Use: "doctor", Short: "Try out what this machine can guarantee to a plan", Args: args(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(c.Context()) },
-	}
-}
-
-func (a *app) doctor(ctx context.Context) error {
-	dir, err := natsboot.StateDir(a.stateDir)
-	if err != nil {
-		return &coded{exitUsage, err}
-	}
-	r, err := isolate.Probe(ctx, dir)
-	if err != nil {
-		return err
-	}
-	out := doctorReport{Isolation: string(r.Rung), Overlay: r.Overlay, OverlayWhy: r.OverlayWhy, Guarantees: r.Guarantees, Missing: r.Unmet(isolate.NetworkNone)}
-	if out.Missing == nil {
-		out.Missing = []string{}
-	}
-	err = a.printer().one(out, out.Isolation, func(w io.Writer) { out.write(w) })
-	if err == nil && len(out.Missing) > 0 {
-		return &coded{exitGuarantee, fmt.Errorf("required guarantees do not hold here: %s: run with --isolation preferred to do without", strings.Join(out.Missing, ", "))}
-	}
-	return err
-}
-
-func (r doctorReport) write(w io.Writer) {
-	overlay := "works"
-	if !r.Overlay {
-		overlay = "does not work, files are copied instead: " + r.OverlayWhy
-	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "isolation\t%s\noverlay\t%s\n", r.Isolation, overlay)
-	for _, name := range slices.Sorted(maps.Keys(r.Guarantees)) {
-		g := r.Guarantees[name]
-		text := string(g.State)
-		if g.Why != "" {
-			text += ": " + g.Why
-		}
-		if g.Fix != "" {
-			text += "; " + g.Fix
-		}
-		fmt.Fprintf(t, "%s\t%s\n", name, text)
-	}
-	t.Flush()
 }
 
 func (a *app) versionCommand() *cobra.Command {

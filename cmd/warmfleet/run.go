@@ -32,10 +32,10 @@ const (
 
 // runFlags are the flags of `run`.
 type runFlags struct {
-	path, repo, ref, strategy, apply, isolation string
-	yes                                         bool
-	inputs, expose                              []string
-	cancelOnInterrupt                           bool
+	path, repo, ref, strategy, apply, isolation, layers string
+	yes                                                 bool
+	inputs, expose                                      []string
+	cancelOnInterrupt                                   bool
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -64,6 +64,7 @@ A plan with apply: manual is applied after you said yes to the difference (on a 
 	fl.BoolVar(&f.yes, "yes", false, "approve without asking")
 	fl.BoolVar(&f.cancelOnInterrupt, "cancel-on-interrupt", false, "cancel the plan on Ctrl-C also where it would go on")
 	fl.StringArrayVar(&f.expose, "expose", nil, exposeHelp)
+	fl.StringVar(&f.layers, "layers", "", layersHelp)
 	return c
 }
 
@@ -87,6 +88,9 @@ func (a *app) run(ctx context.Context, file string, f runFlags) error {
 		return &coded{exitGuarantee, errors.New(strings.Join(missing, "\n"))}
 	}
 	expose, err := exposed(f.expose)
+	if err == nil {
+		err = checkLayers(f.layers)
+	}
 	if err != nil {
 		return err
 	}
@@ -97,7 +101,7 @@ func (a *app) run(ctx context.Context, file string, f runFlags) error {
 		if err := a.tellTakenUp(ctx, h, resourceOf(p)); err != nil {
 			return err
 		}
-		if err := h.work(ctx, resourceOf(p), worker.Config{Isolation: f.isolationPolicy(), Expose: expose}); err != nil {
+		if err := h.work(ctx, resourceOf(p), worker.Config{Isolation: f.isolationPolicy(), Layers: f.layers, Expose: expose}); err != nil {
 			return err
 		}
 		id, err := a.submitPlan(ctx, h, p, "")

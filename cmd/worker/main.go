@@ -55,6 +55,7 @@ func (f *flags) register(c *cobra.Command) {
 	fl.StringVar(&f.hostID, "host-id", "", "this host's id (default /etc/machine-id)")
 	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
 	fl.StringArrayVar(&f.Expose, "expose", nil, "host directory that steps see read-only; may be repeated")
+	fl.StringVar(&f.Layers, "layers", "", "how sandboxes' trees are made: auto, overlay, reflink or copy (WARMFLEET_LAYERS; default auto)")
 	fl.StringArrayVar(&f.labels, "labels", nil, "key=value; may be repeated")
 	fl.DurationVar(&f.DrainTimeout, "drain-timeout", worker.DefaultDrain, "how long running steps may go on after SIGTERM")
 	fl.StringVar(&f.prefix, "prefix", "", `first token of all subjects (default "fleet")`)
@@ -83,6 +84,7 @@ func (f flags) config() (worker.Config, error) {
 	cfg.HostID = fleet.HostID(f.hostID)
 	cfg.Isolation = worker.Isolation(f.isolation)
 	cfg.Warm = cfg.Slots
+	cfg.Layers = fleet.Layers(f.Layers)
 	var err error
 	if cfg.Name == "" {
 		host, err := os.Hostname()

@@ -325,5 +325,13 @@ func HostID(flag string) string {
 	return strings.TrimSpace(string(b))
 }
 
+// Layers is the driver that sandboxes' trees are to be made with: the flag's value, or $WARMFLEET_LAYERS, or "".
+func Layers(flag string) string {
+	if flag != "" {
+		return flag
+	}
+	return os.Getenv("WARMFLEET_LAYERS")
+}
+
 // Dir is the state directory.
 func (l *Local) Dir() string { return l.dir }

@@ -60,10 +60,14 @@ func Beside(t *testing.T, first *Bed) *Bed {
 	if err != nil {
 		t.Fatal(err)
 	}
+	layers, err := cache.Choose("", report.OverlayWhy)
+	if err != nil {
+		t.Fatal(err)
+	}
 	return &Bed{
 		Store: first.Store, Records: first.Records,
 		Host: sandbox.Host{
-			Cache: cache, Mounter: mounter, Report: report,
+			Cache: cache, Mounter: mounter, Report: report, Layers: layers,
 			Init: func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error) {
 				return isolate.Start(ctx, isolate.Config{Rung: report.Rung, Network: network, NoSetuid: noSetuid && root})
 			},

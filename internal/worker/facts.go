@@ -25,13 +25,7 @@ func (w *Worker) hostFor(planID string) sandbox.Host {
 	h.Notify = func(c sandbox.Change) {
 		d := events.Data{
 			SandboxID: c.ID, PlanID: planID, Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(c.Strategy), Isolation: string(w.report.Rung),
-			State: string(c.To),
-		}
-		if c.Driver != "" {
-			d.Notes = []string{"driver " + c.Driver}
-		}
-		if c.Driver == "copy" {
-			d.Notes = append(d.Notes, "overlay: "+w.report.OverlayWhy)
+			State: string(c.To), Driver: string(c.View.Driver), DriverWhy: c.View.Why,
 		}
 		if c.Cause != nil {
 			d.Error = c.Cause.Error()

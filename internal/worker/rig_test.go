@@ -88,10 +88,7 @@ func (r *rig) open(t *testing.T, js jetstream.JetStream) Fleet {
 // make returns a worker that was made on the fleet's handles, and is not run.
 func (r *rig) make(t *testing.T, name string, f Fleet) *Worker {
 	t.Helper()
-	w, err := New(t.Context(), Config{
-		Name: name, HostID: testHost, StateDir: t.TempDir(), Slots: 2, AllowPaths: []string{r.tree}, Warm: 1,
-		PullWait: 50 * time.Millisecond, DrainTimeout: 5 * time.Second,
-	}, f, zerolog.Nop())
+	w, err := New(t.Context(), r.config(t, name), f, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,6 +96,13 @@ func (r *rig) make(t *testing.T, name string, f Fleet) *Worker {
 		t.Fatalf("this machine does not isolate: %v", missing)
 	}
 	return w
+}
+
+func (r *rig) config(t *testing.T, name string) Config {
+	return Config{
+		Name: name, HostID: testHost, StateDir: t.TempDir(), Slots: 2, AllowPaths: []string{r.tree}, Warm: 1,
+		PullWait: 50 * time.Millisecond, DrainTimeout: 5 * time.Second,
+	}
 }
 
 // worker runs a worker on a connection of its own until stop, or the end of the test.

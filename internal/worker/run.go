@@ -34,6 +34,7 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 	claim := events.Data{
 		Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(j.plan.Strategy), Isolation: string(w.report.Rung), Source: "cold",
 	}
+	claim.Driver, claim.DriverWhy = w.driverOf(j.plan)
 	if t != nil {
 		claim.Commit, claim.Notes = t.head(), w.notes(j.plan, t)
 		j.git, j.path = isGit(t.info), t.path
@@ -100,10 +101,10 @@ func (w *Worker) notes(p *plan.Plan, t *target) []string {
 	if t.info.Kind == gitrepo.KindLinkedWorkTree || t.info.Kind == gitrepo.KindSubmodule {
 		notes = append(notes, "git: .git here only points to a repository outside, so git does not work in the sandbox; git_worktree gives it one of its own")
 	}
-	if !w.report.Overlay {
-		notes = append(notes, "driver: copy; overlay: "+w.report.OverlayWhy)
+	if w.layers.Why != "" {
+		notes = append(notes, fmt.Sprintf("driver: %s; %s", w.layers.Driver, w.layers.Why))
 	}
-	if w.report.Rung == isolate.RungUser && w.report.Overlay {
+	if w.report.Rung == isolate.RungUser && w.layers.Driver == layer.Overlay {
 		notes = append(notes, "driver: overlay of an ordinary user: renaming a directory of the base is EXDEV, as between file systems")
 	}
 	return notes

@@ -65,6 +65,8 @@ type Config struct {
 	// Expose are host directories that every sandbox sees read-only.
 	Expose []string
 	Labels map[string]string
+	// Layers names the driver that sandboxes' trees are made with: auto (also ""), overlay, reflink or copy.
+	Layers string
 	// Warm is how many started inits wait for a plan.
 	Warm int
 	// PullWait is how long one pull of commands waits, and with it how long a stop may take to
@@ -95,6 +97,7 @@ type Worker struct {
 	report  isolate.Report
 	mounter isolate.Mounter
 	cache   *layer.Cache
+	layers  layer.Choice // the driver of views
 	bases   *base.Store
 	repos   *gitrepo.Store
 	cps     *checkpoint.Manager
@@ -147,6 +150,9 @@ func (c *Config) Validate() error {
 			return fmt.Errorf("worker: config: pools: %q is not the name of a pool: use a-z, 0-9 and -, up to 40, not default and not beginning with h-", pool)
 		}
 	}
+	if _, err := layer.ParseDriver(c.Layers); err != nil {
+		return fmt.Errorf("worker: config: %w", err)
+	}
 	switch {
 	case events.ValidToken(c.Name) != nil:
 		return fmt.Errorf("worker: config: name is %q: use letters, digits, - and _", c.Name)
@@ -186,6 +192,9 @@ func (w *Worker) prepare(ctx context.Context) error {
 	if w.cache, err = layer.OpenCache(dir("layers"), layer.Options{Owner: owner, Trusted: root, Log: w.log}); err != nil {
 		return err
 	}
+	if err := w.chooseLayers(); err != nil {
+		return err
+	}
 	if w.bases, err = base.Open(base.Options{Dir: dir("bases"), Cache: w.cache, Own: []string{w.cfg.StateDir}, Log: w.log}); err != nil {
 		return err
 	}
@@ -208,7 +217,7 @@ func (w *Worker) warm() {
 		Alive: func(i *isolate.Init) bool { return open(i.Done()) },
 	})
 	w.host = sandbox.Host{
-		Cache: w.cache, Mounter: w.mounter, Report: w.report,
+		Cache: w.cache, Mounter: w.mounter, Report: w.report, Layers: w.layers,
 		Init: func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error) {
 			if network == "none" && !noSetuid {
 				if i, ok := w.inits.Claim(); ok {

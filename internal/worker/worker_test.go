@@ -315,6 +315,7 @@ func TestConfig_Validate(t *testing.T) {
 		{"Name", func(c *Config) { c.Name = "host.example" }, "name"},
 		{"Slots", func(c *Config) { c.Slots = 0 }, "slots"},
 		{"Isolation", func(c *Config) { c.Isolation = "requried" }, "isolation"},
+		{"Layers", func(c *Config) { c.Layers = "overlayfs" }, "layers"},
 		{"Pool", func(c *Config) { c.Pools = []string{"h-1"} }, "pools"},
 		{"NoHostID", func(c *Config) { c.HostID = "" }, "host-id"},
 		{"HostID", func(c *Config) { c.HostID = "a.b" }, "host-id"},

@@ -84,6 +84,8 @@ type Data struct {
 	Strategy  string `json:"strategy,omitempty"`
 	Base      string `json:"base,omitempty"`
 	Isolation string `json:"isolation,omitempty" jsonschema:"description=what held while it ran"`
+	Driver    string `json:"driver,omitempty" jsonschema:"description=what shows the sandbox's tree: overlay or reflink or copy or in_place"`
+	DriverWhy string `json:"driver_why,omitempty" jsonschema:"description=why it is not a better one"`
 
 	Reason string `json:"reason,omitempty"`
 	Code   string `json:"code,omitempty" jsonschema:"description=for programs; as path_not_allowed"`

@@ -26,6 +26,8 @@ type Host struct {
 	Cache   *layer.Cache
 	Mounter isolate.Mounter
 	Report  isolate.Report
+	// Layers is the driver of all views but those in place, from Cache.Choose.
+	Layers layer.Choice
 	// Init hands over a started init of the asked network mode, warm or cold.
 	Init func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error)
 	// Notify, if set, is told each change of state, in order. It must not call the sandbox.
@@ -36,8 +38,8 @@ type Host struct {
 type Change struct {
 	ID       string
 	From, To State
-	// Driver names the view once there is one: overlay, copy or in_place.
-	Driver   string
+	// View is what shows the tree, once there is one, and why not something better.
+	View     layer.Choice
 	Strategy Strategy
 	// Cause is why it errored, nil otherwise.
 	Cause error
@@ -62,11 +64,11 @@ type Sandbox struct {
 	host Host
 	spec Spec
 
-	mu     sync.Mutex
-	state  State
-	view   layer.View
-	init   *isolate.Init
-	driver string
+	mu    sync.Mutex
+	state State
+	view  layer.View
+	init  *isolate.Init
+	shown layer.Choice // by view
 }
 
 // New makes a sandbox and returns it active, or errored and cleaned up with the cause.
@@ -82,12 +84,11 @@ func New(ctx context.Context, host Host, spec Spec) (*Sandbox, error) {
 }
 
 func (s *Sandbox) build(ctx context.Context) error {
-	view, driver, err := s.openView(ctx)
-	if err != nil {
+	if err := s.openView(ctx); err != nil {
 		return err
 	}
-	s.view, s.driver = view, driver
 	s.move(Created, nil)
+	var err error
 	s.init, err = s.host.Init(ctx, s.spec.Network, s.spec.Strategy == None)
 	if err != nil {
 		return err
@@ -99,19 +100,22 @@ func (s *Sandbox) build(ctx context.Context) error {
 	return nil
 }
 
-// openView picks the cheapest view that works here and names it.
-func (s *Sandbox) openView(ctx context.Context) (layer.View, string, error) {
+// openView opens the view by the worker's driver, or in place.
+func (s *Sandbox) openView(ctx context.Context) error {
 	c := s.host.Cache
+	var v layer.View
+	var err error
+	shown := s.host.Layers
 	if s.spec.Strategy == None {
-		v, err := c.OpenInPlace(ctx, s.spec.Path, s.spec.Chain, s.spec.Index)
-		return v, "in_place", err
+		shown = layer.Choice{Driver: layer.InPlace, Why: "strategy none works in the original"}
+		v, err = c.OpenInPlace(ctx, s.spec.Path, s.spec.Chain, s.spec.Index)
+	} else {
+		v, err = c.Open(ctx, shown.Driver, s.spec.Chain)
 	}
-	if s.host.Report.Overlay {
-		v, err := c.OpenOverlay(s.spec.Chain)
-		return v, "overlay", err
+	if err == nil {
+		s.view, s.shown = v, shown
 	}
-	v, err := c.OpenCopy(ctx, s.spec.Chain)
-	return v, "copy", err
+	return err
 }
 
 func (s *Sandbox) attach(ctx context.Context) error {
@@ -141,8 +145,8 @@ func (s *Sandbox) ID() string { return s.spec.ID }
 // Strategy is the strategy the sandbox was made with.
 func (s *Sandbox) Strategy() Strategy { return s.spec.Strategy }
 
-// Driver names the view: overlay, copy or in_place.
-func (s *Sandbox) Driver() string { return s.driver }
+// Driver is what shows the tree, and why not something better.
+func (s *Sandbox) Driver() layer.Choice { return s.shown }
 
 // State is the present state.
 func (s *Sandbox) State() State {
@@ -297,6 +301,6 @@ func (s *Sandbox) moveLocked(to State, cause error) {
 	}
 	s.state = to
 	if s.host.Notify != nil {
-		s.host.Notify(Change{ID: s.spec.ID, From: from, To: to, Driver: s.driver, Strategy: s.spec.Strategy, Cause: cause})
+		s.host.Notify(Change{ID: s.spec.ID, From: from, To: to, View: s.shown, Strategy: s.spec.Strategy, Cause: cause})
 	}
 }

@@ -68,7 +68,7 @@ func newEngine(ctx context.Context, dir string, s stored) (*engine, error) {
 	g.cps = checkpoint.New(checkpoint.Config{
 		Cache: g.cache, Store: s.store, Records: s.records, Scratch: sub("scratch"), Worker: "bench", Log: zerolog.Nop(), NewID: events.NewID,
 	})
-	g.host = sandbox.Host{Cache: g.cache, Mounter: g.mounter, Report: g.report, Init: func(ctx context.Context, _ string, _ bool) (*isolate.Init, error) {
+	g.host = sandbox.Host{Cache: g.cache, Mounter: g.mounter, Report: g.report, Layers: layer.Choice{Driver: layer.Overlay}, Init: func(ctx context.Context, _ string, _ bool) (*isolate.Init, error) {
 		return g.start(ctx, "")
 	}}
 	return g, err
