@@ -32,6 +32,16 @@ type Options struct {
 	// Trusted selects trusted.overlay.* attributes (a root worker), else user.overlay.* (userxattr).
 	Trusted bool
 	Log     zerolog.Logger
+	// Hook, if set, is called before each step of a restore that changes something, with its name; an error of it is one of
+	// the step. It is for tests of what is left when something fails or dies in between.
+	Hook func(step string) error
+}
+
+func (o Options) hook() func(string) error {
+	if o.Hook == nil {
+		return func(string) error { return nil }
+	}
+	return o.Hook
 }
 
 func (o Options) prefix() overlayPrefix {

@@ -196,7 +196,7 @@ func (w *writer) tryPut(e Entry, content io.Reader) error {
 	}
 	file, err := f.create(name, e)
 	if errors.Is(err, unix.EPERM) && (e.Type == Char || e.Type == Block) {
-		w.lost = append(w.lost, Lost{Path: e.Path, What: "device"})
+		w.lost = append(w.lost, Lost{Path: e.Path, What: lostDevice})
 		return nil
 	}
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 // Restore makes the directory dir exactly what chain shows: contents, kinds, modes, times, attributes, hard
 // links, and owners where permitted; what is more is removed. It follows no link, stays below dir, and leaves
 // alone the journal directory and what the chain says it could not keep. idx, which may be nil, tells what need
-// not be read. New contents are staged inside dir's journal directory before anything is changed, so a
-// full disk changes nothing. It returns the index of the result; its Lost lists what could not be given back.
+// not be read. Everything new is made inside dir's journal directory first and swapped in by renames: when
+// anything fails, dir is as it was. When it is killed, the next Restore completes it. It returns the index
+// of the result; its Lost lists what could not be given back.
 func (c *Cache) Restore(ctx context.Context, dir string, idx *Index, chain Chain) (*Index, error) {
 	x, err := c.restore(ctx, restoreJob{dir: dir, idx: idx, chain: chain})
 	if err != nil {
@@ -37,9 +38,12 @@ func (c *Cache) restore(ctx context.Context, job restoreJob) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &restorer{job: job, root: root, start: time.Now().Add(-racyWindow), dirty: map[Path]bool{}, touched: map[Path]bool{}}
+	r := &restorer{job: job, root: root, start: time.Now().Add(-racyWindow), dirty: map[Path]bool{}, touched: map[Path]bool{}, hook: c.opt.hook()}
 	x, err := r.run(ctx)
-	return x, errors.Join(err, r.undoStage(), root.close())
+	if err != nil {
+		err = errors.Join(err, r.clean())
+	}
+	return x, errors.Join(err, root.close())
 }
 
 // restorer mirrors the tree of a chain into a directory.
@@ -55,8 +59,9 @@ type restorer struct {
 	dirty   map[Path]bool // directories whose times were disturbed or whose metadata differs
 	touched map[Path]bool // paths whose stat is not that of the scan
 	lost    []Lost
-	self    *Index // numbers of Self
-	placing bool   // the tree itself is being changed
+	self    *Index    // numbers of Self
+	done    []swapped // changes of the tree so far
+	hook    func(string) error
 }
 
 // wanted is one path of the chain and what has to be done for it.
@@ -65,7 +70,8 @@ type wanted struct {
 	layer, dir string // where its content is
 	have       *scanned
 	do         action
-	staged     string
+	first      *wanted // of its hard-link group, if it is not that itself
+	slot       string  // its name in the stage, "" for none
 }
 
 type action int
@@ -84,15 +90,23 @@ func (r *restorer) run(ctx context.Context) (*Index, error) {
 	if err := r.compare(); err != nil {
 		return nil, err
 	}
-	if err := r.stageContents(ctx); err != nil {
+	if err := r.stageAll(ctx); err != nil {
 		return nil, err
 	}
-	for _, step := range []func() error{r.removeExtras, r.place, r.unstage, r.finishDirs, r.sync} {
+	for _, step := range []func() error{r.swap, r.unstage, r.finishRoot, r.sync} {
 		if err := step(); err != nil {
 			return nil, err
 		}
 	}
 	return r.index()
+}
+
+// clean removes the stage of a restore that failed, with its trace in the root's times.
+func (r *restorer) clean() error {
+	if r.scan == nil || !r.dirty["."] {
+		return nil
+	}
+	return errors.Join(r.unstage(), r.root.setMTime(".", time.Unix(0, r.scan.found[0].stamp.mtime)))
 }
 
 // look reads the tree of the chain and the directory.
@@ -181,6 +195,7 @@ func (r *restorer) decide(w *wanted, byPath map[Path]*wanted) error {
 	if w.HardLink != "" {
 		w.do = alias
 		first := byPath[w.HardLink]
+		w.first = first
 		if w.have != nil && w.have.Type == w.Type && w.have.HardLink == w.HardLink && first.do < build {
 			w.do = first.do
 		}

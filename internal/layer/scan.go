@@ -101,6 +101,7 @@ func (s *scan) descend(f *folder, p Path, name string) error {
 // What a Lost says of things that no layer holds.
 const (
 	lostSocket   = "socket"
+	lostDevice   = "device"
 	lostWhiteout = "character device 0:0"
 	unreadable   = "unreadable"
 )

@@ -84,7 +84,7 @@ func (u *unpacking) entry(e *tarEntry, data io.Reader) error {
 	case e.Whiteout:
 		return u.w.whiteout(e.Path)
 	case u.missing[e.HardLink]:
-		u.lost = append(u.lost, Lost{Path: e.Path, What: "device"})
+		u.lost = append(u.lost, Lost{Path: e.Path, What: lostDevice})
 		return nil
 	case e.HardLink != "" && u.links[e.HardLink] == nil:
 		u.links[e.HardLink] = []Path{e.HardLink, e.Path}
