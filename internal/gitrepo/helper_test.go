@@ -152,7 +152,7 @@ func materialise(t *testing.T, chain layer.Chain) repo {
 			dirs = append(dirs, e)
 			return os.Mkdir(path, 0o755)
 		case layer.Symlink:
-			if err := os.Symlink(e.Link, path); err != nil {
+			if err := os.Symlink(string(e.Link), path); err != nil {
 				return err
 			}
 		case layer.File:

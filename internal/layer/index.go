@@ -106,7 +106,7 @@ func (e *indexEncoder) bytes(s string) {
 }
 
 func (e *indexEncoder) entry(x *indexed) {
-	for _, s := range []string{string(x.Path), string(x.Type), x.Link, string(x.HardLink), x.layer} {
+	for _, s := range []string{string(x.Path), string(x.Type), string(x.Link), string(x.HardLink), x.layer} {
 		e.bytes(s)
 	}
 	racy := int64(0)
@@ -180,7 +180,7 @@ func (d *indexDecoder) bytes() string {
 
 func (d *indexDecoder) entry() *indexed {
 	x := &indexed{}
-	x.Path, x.Type, x.Link, x.HardLink = Path(d.bytes()), Type(d.bytes()), d.bytes(), Path(d.bytes())
+	x.Path, x.Type, x.Link, x.HardLink = Path(d.bytes()), Type(d.bytes()), LinkText(d.bytes()), Path(d.bytes())
 	if layer := d.bytes(); layer != d.layer {
 		d.layer = layer
 	}

@@ -12,6 +12,7 @@ package layer
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -29,29 +30,79 @@ const Self = -1
 // The root itself is ".". It is bytes: any byte but NUL may occur.
 type Path string
 
-// pathEscape introduces a path that is not UTF-8 in JSON; NUL occurs in no path, so it is unambiguous.
-const pathEscape = "\x00b64:"
+// LinkText is the text of a symbolic link: bytes, as a Path, that may name anything.
+type LinkText string
 
-// MarshalText writes UTF-8 paths as they are and others as an escape plus base64.
-func (p Path) MarshalText() ([]byte, error) {
-	if utf8.ValidString(string(p)) {
-		return []byte(p), nil
+// Xattrs are extended attributes by name; names are bytes, as a Path.
+type Xattrs map[string][]byte
+
+// bytesEscape introduces bytes that are not UTF-8 in JSON; NUL occurs in no path, link or name, so it is unambiguous.
+const bytesEscape = "\x00b64:"
+
+// escapeBytes writes UTF-8 as it is and other bytes as an escape plus base64.
+func escapeBytes(s string) string {
+	if utf8.ValidString(s) {
+		return s
 	}
-	return []byte(pathEscape + base64.StdEncoding.EncodeToString([]byte(p))), nil
+	return bytesEscape + base64.StdEncoding.EncodeToString([]byte(s))
 }
 
-// UnmarshalText reads what MarshalText wrote.
-func (p *Path) UnmarshalText(b []byte) error {
-	enc, escaped := strings.CutPrefix(string(b), pathEscape)
+func unescapeBytes(s string) (string, error) {
+	enc, escaped := strings.CutPrefix(s, bytesEscape)
 	if !escaped {
-		*p = Path(b)
-		return nil
+		return s, nil
 	}
 	raw, err := base64.StdEncoding.DecodeString(enc)
 	if err != nil {
-		return fmt.Errorf("layer: decode path %q: %w", b, err)
+		return "", fmt.Errorf("layer: decode %q: %w", s, err)
 	}
-	*p = Path(raw)
+	return string(raw), nil
+}
+
+// MarshalText writes UTF-8 paths as they are and others as an escape plus base64.
+func (p Path) MarshalText() ([]byte, error) { return []byte(escapeBytes(string(p))), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (p *Path) UnmarshalText(b []byte) error {
+	s, err := unescapeBytes(string(b))
+	*p = Path(s)
+	return err
+}
+
+// MarshalText is like that of a Path.
+func (l LinkText) MarshalText() ([]byte, error) { return []byte(escapeBytes(string(l))), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (l *LinkText) UnmarshalText(b []byte) error {
+	s, err := unescapeBytes(string(b))
+	*l = LinkText(s)
+	return err
+}
+
+// MarshalJSON writes an object, whose keys are like Paths.
+func (x Xattrs) MarshalJSON() ([]byte, error) {
+	escaped := make(map[string][]byte, len(x))
+	for name, value := range x {
+		escaped[escapeBytes(name)] = value
+	}
+	return json.Marshal(escaped)
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (x *Xattrs) UnmarshalJSON(b []byte) error {
+	var escaped map[string][]byte
+	if err := json.Unmarshal(b, &escaped); err != nil || escaped == nil {
+		*x = nil
+		return err
+	}
+	*x = make(Xattrs, len(escaped))
+	for key, value := range escaped {
+		name, err := unescapeBytes(key)
+		if err != nil {
+			return err
+		}
+		(*x)[name] = value
+	}
 	return nil
 }
 
@@ -81,11 +132,11 @@ type Entry struct {
 	// Size is the length of a regular file in bytes, 0 otherwise.
 	Size int64 `json:"size"`
 	// Link is the text of a symbolic link, never followed.
-	Link string `json:"link,omitempty"`
+	Link LinkText `json:"link,omitempty"`
 	// Rdev is the device number of a Char or Block.
 	Rdev uint64 `json:"rdev,omitempty"`
 	// Xattrs are the extended attributes that are kept: user.*, security.capability, POSIX ACLs.
-	Xattrs map[string][]byte `json:"xattrs,omitempty"`
+	Xattrs Xattrs `json:"xattrs,omitempty"`
 	// HardLink is the first path (in byte order) of the entry's hard-link group, "" if it is alone or the first.
 	HardLink Path `json:"hard_link,omitempty"`
 	// Digest is "sha256:<hex>" of a regular file's content where it was computed, else "".

@@ -54,7 +54,7 @@ func (f *folder) describe(p Path, name string, st unix.Stat_t) (Entry, error) {
 		if err != nil {
 			return Entry{}, err
 		}
-		e.Link = link
+		e.Link = LinkText(link)
 	case Char, Block:
 		e.Rdev = st.Rdev
 	}
@@ -148,7 +148,7 @@ func (f *folder) create(name string, e Entry) (*os.File, error) {
 	case Dir:
 		return nil, unix.Mkdirat(f.fd, name, 0o700)
 	case Symlink:
-		return nil, unix.Symlinkat(e.Link, f.fd, name)
+		return nil, unix.Symlinkat(string(e.Link), f.fd, name)
 	case Fifo:
 		return nil, unix.Mkfifoat(f.fd, name, 0o600)
 	case Char:

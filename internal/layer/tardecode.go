@@ -159,7 +159,7 @@ func decodeKind(h *rawHeader, e *tarEntry) error {
 	case flagDir:
 		e.Type = Dir
 	case flagSymlink:
-		e.Type, e.Link = Symlink, h.link
+		e.Type, e.Link = Symlink, LinkText(h.link)
 		if h.link == "" || len(h.link) > maxLinkText || strings.IndexByte(h.link, 0) >= 0 {
 			return corrupt("a symbolic link %.40q without a proper text", h.name)
 		}

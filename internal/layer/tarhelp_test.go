@@ -194,7 +194,7 @@ func goneSpec(p Path) tarSpec {
 }
 
 func symlinkSpec(p Path, text string) tarSpec {
-	e := Entry{Path: p, Type: Symlink, Mode: 0o777, UID: Self, GID: Self, MTime: tarTime(-5, 250), Link: text}
+	e := Entry{Path: p, Type: Symlink, Mode: 0o777, UID: Self, GID: Self, MTime: tarTime(-5, 250), Link: LinkText(text)}
 	return tarSpec{item: item{Entry: e}}
 }
 

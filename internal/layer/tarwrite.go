@@ -69,7 +69,7 @@ func (t *tarWriter) item(e *tarEntry) error {
 	h.link = escapePath(e.HardLink)
 	switch {
 	case e.HardLink == "":
-		h.link = e.Link
+		h.link = string(e.Link)
 	case h.link != string(e.HardLink):
 		h.records[recRealLink] = string(e.HardLink)
 	}
@@ -98,7 +98,7 @@ func plainName(it *item) string {
 
 // real writes the header of an entry under its own name: the form of an export.
 func (t *tarWriter) real(e *tarEntry) error {
-	h := tarHeader{name: plainName(&e.item), link: e.Link, uid: e.UID, gid: e.GID, records: map[string]string{}}
+	h := tarHeader{name: plainName(&e.item), link: string(e.Link), uid: e.UID, gid: e.GID, records: map[string]string{}}
 	if err := h.fill(e); err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func checkTree(t *testing.T, chain layer.Chain, want layertest.Snapshot, o layer
 func nodeOf(t *testing.T, tree *layer.Tree, e layer.Entry) layertest.Node {
 	t.Helper()
 	n := layertest.Node{
-		Kind: string(e.Type), Mode: e.Mode, MTime: e.MTime.UnixNano(), Size: e.Size, Link: e.Link,
+		Kind: string(e.Type), Mode: e.Mode, MTime: e.MTime.UnixNano(), Size: e.Size, Link: string(e.Link),
 		Rdev: e.Rdev, Group: string(e.HardLink),
 	}
 	for name, value := range e.Xattrs {

@@ -127,9 +127,11 @@ func entryOf(p string, rel layer.Path) (*layer.Entry, uint64, error) {
 		e.Type = layer.Dir
 	case unix.S_IFLNK:
 		e.Type = layer.Symlink
-		if e.Link, err = os.Readlink(p); err != nil {
+		text, err := os.Readlink(p)
+		if err != nil {
 			return nil, 0, err
 		}
+		e.Link = layer.LinkText(text)
 		return e, st.Ino, nil
 	case unix.S_IFIFO:
 		e.Type = layer.Fifo

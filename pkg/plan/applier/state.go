@@ -29,13 +29,13 @@ type state struct {
 	MTime time.Time  `json:"mtime"`
 	Size  int64      `json:"size,omitempty"`
 	// Link is a link's text, kept as a layer.Path for its JSON form, which holds any bytes.
-	Link   layer.Path        `json:"link,omitempty"`
-	Rdev   uint64            `json:"rdev,omitempty"`
-	Digest string            `json:"digest,omitempty"`
-	Xattrs map[string][]byte `json:"xattrs,omitempty"`
+	Link   layer.Path   `json:"link,omitempty"`
+	Rdev   uint64       `json:"rdev,omitempty"`
+	Digest string       `json:"digest,omitempty"`
+	Xattrs layer.Xattrs `json:"xattrs,omitempty"`
 	// ACLs are the POSIX ACLs: kept or set, never compared.
-	ACLs map[string][]byte `json:"acls,omitempty"`
-	Ino  uint64            `json:"ino,omitempty"`
+	ACLs layer.Xattrs `json:"acls,omitempty"`
+	Ino  uint64       `json:"ino,omitempty"`
 }
 
 func stateOf(e *layer.Entry) *state {
@@ -69,7 +69,7 @@ func (s *state) setXattr(name string, value []byte) {
 func (s *state) entry(p layer.Path) layer.Entry {
 	e := layer.Entry{
 		Path: p, Type: s.Type, Mode: s.Mode, UID: s.UID, GID: s.GID, MTime: s.MTime,
-		Link: string(s.Link), Rdev: s.Rdev, Digest: s.Digest,
+		Link: layer.LinkText(s.Link), Rdev: s.Rdev, Digest: s.Digest,
 	}
 	if s.Type == layer.File {
 		e.Size = s.Size

@@ -71,7 +71,9 @@ func entries(t testing.TB, d dir) map[layer.Path]*layer.Entry {
 			e.Type, e.Size, e.Digest = layer.File, int64(len(b)), fmt.Sprintf("sha256:%x", sha256.Sum256(b))
 		case fs.ModeSymlink:
 			e.Type = layer.Symlink
-			e.Link, err = os.Readlink(p)
+			var text string
+			text, err = os.Readlink(p)
+			e.Link = layer.LinkText(text)
 		case fs.ModeNamedPipe:
 			e.Type = layer.Fifo
 		}
