@@ -4,23 +4,23 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 )
 
-// Squash makes one layer that shows, on whatever lies below, exactly what layers, bottom first, show there.
-// Bottom says that nothing lies below: the result then has no deletions. The layers stay; the new one
-// lists the losses of all of them. Like every layer of a sandbox it survives the death of any process, but
-// not that of the machine; see Persist.
-func (c *Cache) Squash(ctx context.Context, layers Chain, bottom bool) (Layer, error) {
-	s, m, err := c.squash(ctx, layers, bottom)
+// Squash makes one layer that shows on the chain below, which may be empty, exactly what layers, bottom first, show
+// there. The layers stay; the new one lists the losses of all of them. Like every layer of a sandbox it
+// survives the death of any process, but not that of the machine; see Persist.
+func (c *Cache) Squash(ctx context.Context, below, layers Chain) (Layer, error) {
+	s, m, err := c.squash(ctx, below, layers)
 	if err != nil {
 		return Layer{}, fmt.Errorf("layer: squash: %w", err)
 	}
 	return s.commitOr(m, untilReboot)
 }
 
-func (c *Cache) squash(ctx context.Context, layers Chain, bottom bool) (*Staged, Meta, error) {
+func (c *Cache) squash(ctx context.Context, below, layers Chain) (*Staged, Meta, error) {
 	if len(layers) == 0 {
 		return nil, Meta{}, errors.New("no layers")
 	}
@@ -33,8 +33,8 @@ func (c *Cache) squash(ctx context.Context, layers Chain, bottom bool) (*Staged,
 		return nil, Meta{}, errors.Join(err, s.Discard())
 	}
 	tree := NewTree(layers)
-	q := squasher{ctx: ctx, writer: w, bottom: bottom, links: map[inode]Path{}}
-	if err := tree.in(".", q.root); err != nil {
+	q := squasher{ctx: ctx, writer: w, links: map[inode]Path{}}
+	if err := tree.in(".", func(d *merged) error { return q.root(d, below) }); err != nil {
 		return nil, Meta{}, errors.Join(err, w.abort(), s.Discard())
 	}
 	if err := w.finish(); err != nil {
@@ -50,12 +50,11 @@ func (c *Cache) squash(ctx context.Context, layers Chain, bottom bool) (*Staged,
 // squasher writes what several layers hold into one.
 type squasher struct {
 	*writer
-	ctx    context.Context
-	bottom bool
-	links  map[inode]Path
+	ctx   context.Context
+	links map[inode]Path
 }
 
-func (q *squasher) root(d *merged) error {
+func (q *squasher) root(d *merged, below Chain) error {
 	root, err := d.entry(".")
 	if err != nil {
 		return err
@@ -63,11 +62,15 @@ func (q *squasher) root(d *merged) error {
 	if err := q.put(root.Entry, nil); err != nil {
 		return err
 	}
-	return q.children(d)
+	if len(below) == 0 {
+		return q.children(d, nil)
+	}
+	return NewTree(below).in(".", func(low *merged) error { return q.children(d, low) })
 }
 
-// children writes what the directory d, which was put, holds in any of the layers.
-func (q *squasher) children(d *merged) error {
+// children writes what the directory d, which was put, holds in any of the layers. low is what shows through it, nil for
+// nothing. A deletion of nothing is not kept: where no layer below has the directory, overlayfs lists it as a name.
+func (q *squasher) children(d, low *merged) error {
 	if err := q.ctx.Err(); err != nil {
 		return err
 	}
@@ -77,14 +80,18 @@ func (q *squasher) children(d *merged) error {
 	}
 	return inPathOrder(slices.Sorted(maps.Keys(names)), func(name string) (bool, error) {
 		if !names[name] {
-			return false, q.deleted(d, name)
+			hidden, err := lookBelow(low, name)
+			if err == nil && hidden != nil {
+				err = q.whiteout(join(d.path, name))
+			}
+			return false, err
 		}
 		e, err := d.entry(name)
 		if err != nil {
 			return false, fmt.Errorf("read %q: %w", join(d.path, name), err)
 		}
 		return e.Type == Dir, q.add(e, name)
-	}, func(name string) error { return q.descend(d, name) })
+	}, func(name string) error { return q.descend(d, low, name) })
 }
 
 // marked are the names of a directory in all layers, and whether they are shown or marked deleted.
@@ -96,14 +103,6 @@ func (d *merged) marked() (map[string]bool, error) {
 		}
 	}
 	return seen, nil
-}
-
-// deleted keeps a deletion, where something that it hides may lie below.
-func (q *squasher) deleted(d *merged, name string) error {
-	if q.bottom || d.sealed {
-		return nil
-	}
-	return q.whiteout(join(d.path, name))
 }
 
 func (q *squasher) add(e *located, name string) error {
@@ -125,19 +124,36 @@ func (q *squasher) add(e *located, name string) error {
 	return errors.Join(q.put(e.Entry, src), src.Close())
 }
 
-func (q *squasher) descend(d *merged, name string) error {
+func (q *squasher) descend(d, low *merged, name string) error {
 	sub, err := d.sub(name)
 	if err != nil {
 		return fmt.Errorf("open %q: %w", join(d.path, name), err)
 	}
-	if sub.sealed && !d.sealed && !q.bottom {
-		err = q.opaque(sub.path)
+	defer sub.release()
+	through, err := subBelow(low, name)
+	if err != nil {
+		return fmt.Errorf("open %q below: %w", sub.path, err)
 	}
-	sub.sealed = sub.sealed || d.sealed
-	if err == nil {
-		err = q.children(sub)
+	defer through.release()
+	if through == nil || !sub.sealed {
+		return q.children(sub, through)
 	}
-	return errors.Join(err, sub.close())
+	if err := q.opaque(sub.path); err != nil {
+		return err
+	}
+	return q.children(sub, nil)
+}
+
+// subBelow opens the directory name of what lies below, nil where that has none.
+func subBelow(low *merged, name string) (*merged, error) {
+	if low == nil {
+		return nil, nil
+	}
+	sub, err := low.sub(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return sub, err
 }
 
 // metaOf joins what the records of the layers say.
@@ -193,7 +209,7 @@ func (c *Cache) below(ctx context.Context, chain Chain, old *fold) (Chain, *fold
 	if len(lowers) <= maxLowers {
 		return lowers, old, nil
 	}
-	s, m, err := c.squash(ctx, lowers[1:], false)
+	s, m, err := c.squash(ctx, lowers[:1], lowers[1:])
 	if err != nil {
 		return nil, nil, fmt.Errorf("squash %d layers: %w", len(lowers)-1, err)
 	}

@@ -32,6 +32,8 @@ type Kind struct {
 	Driver layer.Driver
 	// FS is the file system that cache and views lie on, xfs or btrfs; "" is that of the test's own directory.
 	FS string
+	// Brief: the suite leaves out the long tests, which the driver passes on another file system.
+	Brief bool
 	// Trusted: an overlay as a root worker mounts it; else, as an ordinary user does.
 	Trusted bool
 	// Ignore is what a view of this kind shows otherwise than it was: overlayfs without an index gives the names of a
@@ -49,14 +51,14 @@ func Kinds(do func(step, dir string) error) []Kind {
 	kinds := []Kind{
 		{Name: "OverlayUser", Driver: layer.Overlay, Ignore: user},
 		{Name: "OverlayRoot", Driver: layer.Overlay, Trusted: true},
-		{Name: "OverlayXFS", Driver: layer.Overlay, Trusted: true, FS: "xfs"},
+		{Name: "OverlayXFS", Driver: layer.Overlay, Trusted: true, FS: "xfs", Brief: true},
 		{Name: "OverlayBtrfs", Driver: layer.Overlay, Trusted: true, FS: "btrfs"},
 		{Name: "ReflinkXFS", Driver: layer.Reflink, FS: "xfs"},
 		{Name: "ReflinkBtrfs", Driver: layer.Reflink, FS: "btrfs"},
 		{Name: "Copy", Driver: layer.Copy},
-		{Name: "InPlace", Driver: layer.InPlace},
-		{Name: "InPlaceXFS", Driver: layer.InPlace, FS: "xfs"},
-		{Name: "InPlaceBtrfs", Driver: layer.InPlace, FS: "btrfs"},
+		{Name: "InPlace", Driver: layer.InPlace, Brief: true},
+		{Name: "InPlaceXFS", Driver: layer.InPlace, FS: "xfs", Brief: true},
+		{Name: "InPlaceBtrfs", Driver: layer.InPlace, FS: "btrfs", Brief: true},
 	}
 	for i := range kinds {
 		kinds[i].Do = do

@@ -34,6 +34,10 @@ func Suite(t *testing.T, k Kind) {
 			}
 		}
 	})
+	if !k.Brief {
+		t.Run("Traps", func(t *testing.T) { testTraps(t, k) })
+		t.Run("LongChain", func(t *testing.T) { testLongChain(t, k) })
+	}
 	for name, test := range cases() {
 		t.Run(name, func(t *testing.T) { test(t, k) })
 	}

@@ -53,13 +53,16 @@ func Steps() map[string]Step {
 		"WriteLinkedGone": func(d string) error {
 			return errors.Join(AppendTo(d+"/h1"), os.Remove(d+"/h1"))
 		},
-		"BreakLink":     BreakLink,
-		"AddLink":       func(d string) error { return os.Link(d+"/h1", d+"/empty/h4") },
-		"LinkPlain":     func(d string) error { return os.Link(d+"/a.txt", d+"/dir/a2") },
-		"RemoveLink":    func(d string) error { return os.Remove(d + "/h1") },
-		"Sparse":        func(d string) error { return Sparse(d + "/dir/sparse") },
-		"Socket":        func(d string) error { return Socket(d + "/dir/new.sock") },
-		"Fifo":          func(d string) error { return unix.Mkfifo(d+"/dir/q", 0o640) },
+		"BreakLink":  BreakLink,
+		"AddLink":    func(d string) error { return os.Link(d+"/h1", d+"/empty/h4") },
+		"LinkPlain":  func(d string) error { return os.Link(d+"/a.txt", d+"/dir/a2") },
+		"RemoveLink": func(d string) error { return os.Remove(d + "/h1") },
+		"Sparse":     func(d string) error { return Sparse(d + "/dir/sparse") },
+		"Socket":     func(d string) error { return Socket(d + "/dir/new.sock") },
+		"Fifo":       func(d string) error { return unix.Mkfifo(d+"/dir/q", 0o640) },
+		"EditReadOnlyAgain": func(d string) error {
+			return errors.Join(os.Chmod(d+"/ro", 0o755), Write(d, "ro/g", "newer"), Write(d, "ro/f", "f again"), os.Chmod(d+"/ro", 0o555))
+		},
 		"JournalDir":    func(d string) error { return Write(d, JournalDir+"/x", "x") },
 		"RemoveSpecial": func(d string) error { return os.RemoveAll(d + "/odd") },
 	}
@@ -86,7 +89,8 @@ func renames() map[string]Step {
 	}
 }
 
-// RunStep runs a step by name, or "write PATH CONTENT", "remove PATH", "mkdir PATH".
+// RunStep runs a step by name, or "write PATH CONTENT", "append PATH", "remove PATH", "mkdir PATH", "chmod PATH", "rename PATH TO",
+// "link PATH TO".
 func RunStep(step, dir string) error {
 	if do, ok := Steps()[step]; ok {
 		return do(dir)
@@ -99,6 +103,14 @@ func RunStep(step, dir string) error {
 		return os.RemoveAll(filepath.Join(dir, words[1]))
 	case "mkdir":
 		return os.Mkdir(filepath.Join(dir, words[1]), 0o755)
+	case "append":
+		return AppendTo(filepath.Join(dir, words[1]))
+	case "chmod":
+		return os.Chmod(filepath.Join(dir, words[1]), 0o700)
+	case "rename":
+		return os.Rename(filepath.Join(dir, words[1]), filepath.Join(dir, words[2]))
+	case "link":
+		return os.Link(filepath.Join(dir, words[1]), filepath.Join(dir, words[2]))
 	}
 	return errors.New("no step " + step)
 }
