@@ -242,6 +242,12 @@ func decodeRest(h *rawHeader, e *tarEntry) error {
 		if !ok || !kept(name) || strings.IndexByte(name, 0) >= 0 || recXattr+xattrEscaper.Replace(name) != key {
 			return corrupt("record %.80q", key)
 		}
+		if !e.Type.hasXattrs() || e.HardLink != "" {
+			return corrupt("an attribute of an entry that has none: %.80q", h.name)
+		}
+		if len(name) > maxXattrName || len(value) > maxXattrValue {
+			return corrupt("an attribute that Linux cannot hold: %.80q of %d bytes", name, len(value))
+		}
 		e.Xattrs = set(e.Xattrs, name, []byte(value))
 	}
 	return nil

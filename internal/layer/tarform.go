@@ -54,6 +54,9 @@ const (
 	maxID       = 1<<32 - 2
 	maxName     = 255
 	maxLinkText = 4095
+	// XATTR_NAME_MAX and XATTR_SIZE_MAX of linux/limits.h.
+	maxXattrName  = 255
+	maxXattrValue = 64 << 10
 	// maxSegments keeps the map of a sparse file below 1 MiB, which is what archive/tar reads.
 	maxSegments = 16384
 )

@@ -3,6 +3,7 @@ package layer
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/klauspost/compress/zstd"
 )
 
 // rawTar writes headers as they are, each with as many x as its size says.
@@ -129,6 +131,20 @@ func hostileTars(t testing.TB) map[string][]byte {
 		"TrustedXattr":          {root, file("a").with(rec(recXattr+"trusted.overlay.redirect", "/etc"))},
 		"SecurityXattr":         {root, file("a").with(rec(recXattr+"security.selinux", "x"))},
 		"XattrNotEscaped":       {root, file("a").with(rec(recXattr+"user.a%b", "x"))},
+		"XattrTooLarge":         {root, file("a").with(rec(recXattr+"user.a", strings.Repeat("v", 64<<10+1)))},
+		"XattrNameTooLong":      {root, file("a").with(rec(recXattr+"user."+strings.Repeat("n", 251), "v"))},
+		"XattrOfALink":          {root, tarHeader{name: "a", flag: flagSymlink, link: "b", records: rec(recXattr+"user.a", "v")}},
+		"NegativeSize":          {root, file("a").with(rec(recSize, "-1"))},
+		"SizeLessThanTheData":   {root, file("a").with(rec(recSize, "0"))},
+		"SizeOfOverflow":        {root, file("a").with(rec(recSize, "18446744073709551615"))},
+		"HardLinkDotDotInside":  {root, dir("a/"), file("a/f"), hard("b", "a/../a/f")},
+		"HardLinkBelowWhiteout": {root, dir("a/"), tarHeader{name: "a/.wh.x", flag: flagFile}, hard("b", "a/x/y")},
+		"TwiceAsLinkAndFile":    {root, sym("a", "/tmp/x"), file("a")},
+		"TwiceAsFileAndLink":    {root, file("a"), sym("a", "/tmp/x")},
+		"LinkThenOpaque":        {root, sym("a", "/tmp"), tarHeader{name: "a/.wh..wh..opq", flag: flagFile}},
+		"LinkThenWhiteoutBelow": {root, sym("a", "/tmp"), tarHeader{name: "a/.wh.x", flag: flagFile}},
+		"FifoThenBelow":         {root, tarHeader{name: "a", flag: flagFifo}, file("a/b")},
+		"DeviceWithData":        {root, tarHeader{name: "a", flag: flagChar, rdev: 0x103, size: 4}},
 		"NegativeOwner":         {root, file("a").with(rec(recUID, "-2"))},
 		"OwnerBeyondLinux":      {root, file("a").with(rec(recUID, "4294967295"))},
 		"TimeOfWords":           {root, file("a").with(rec(recMTime, "now"))},
@@ -162,6 +178,11 @@ func hostileTars(t testing.TB) map[string][]byte {
 		all[name] = rawTar(t, headers...)
 	}
 	good := rawTar(t, root, file("a"))
+	// A negative size in the binary form of GNU tar.
+	binary := bytes.Clone(good)
+	copy(binary[len(binary)-2*blockSize-2*blockSize+124:], "\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff")
+	fixChecksums(binary)
+	all["BinaryNegativeSize"] = binary
 	all["DataBehindTheEnd"] = append(bytes.Clone(good), zeros[:]...)
 	all["ByteBehindTheEnd"] = append(bytes.Clone(good), 'x')
 	all["NoEnd"] = good[:len(good)-2*blockSize]
@@ -201,6 +222,52 @@ func TestCache_UnpackRefusesHostileArchives(t *testing.T) {
 			t.Errorf("%s changed what lies outside (-before +after):\n%s", name, diff)
 		}
 		before = after
+	}
+	wantEmpty(t, c)
+}
+
+// What is too much is refused before it is held in memory or on the disk, whatever the digest.
+func TestCache_UnpackRefusesBombs(t *testing.T) {
+	canary := newCanary(t)
+	c, err := OpenCache(filepath.Join(canary.dir, "cache"), tarOptions())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	before := canary.look()
+	root := tarHeader{name: "./", flag: flagDir, mode: 0o755}
+	for name, headers := range map[string][]tarHeader{
+		"HugeRecord": {root, tarHeader{name: "a", flag: flagFile, records: rec(recXattr+"user.a", strings.Repeat("v", 5<<20))}},
+		"DeepPath":   {root, tarHeader{name: strings.Repeat("d/", 5000) + "f", flag: flagFile}},
+	} {
+		stored, packed := storedAs(t, rawTar(t, headers...))
+		if _, err := c.Unpack(context.Background(), stored, bytes.NewReader(packed)); !errors.Is(err, ErrLimit) {
+			t.Errorf("%s: %v, want ErrLimit", name, err)
+		}
+	}
+	// One frame whose decoder would have to hold 64 MiB.
+	plain := rawTar(t, root, tarHeader{name: "a", flag: flagFile, size: 65 << 20})
+	var wide bytes.Buffer
+	enc, err := zstd.NewWriter(&wide, zstd.WithWindowSize(64<<20))
+	if err == nil {
+		_, err = enc.Write(plain)
+		err = errors.Join(err, enc.Close())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := fmt.Sprintf("%s%x%s", namePrefix, sha256.Sum256(plain), nameSuffix)
+	if _, err := c.Unpack(context.Background(), stored, &wide); !errors.Is(err, ErrLimit) {
+		t.Errorf("wide window: %v, want ErrLimit", err)
+	}
+	// Decoded bytes beyond what the caller knows the layer to have.
+	tight := Limits{Bytes: int64(len(plain)) - 1}
+	stored, packed := storedAs(t, plain)
+	if _, err := c.UnpackWithin(context.Background(), stored, bytes.NewReader(packed), tight); !errors.Is(err, ErrLimit) {
+		t.Errorf("more than its record says: %v, want ErrLimit", err)
+	}
+	if diff := cmp.Diff(before, canary.look()); diff != "" {
+		t.Errorf("something outside changed (-before +after):\n%s", diff)
 	}
 	wantEmpty(t, c)
 }

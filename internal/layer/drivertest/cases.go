@@ -21,6 +21,7 @@ func cases() map[string]func(*testing.T, Kind) {
 		"CaseB2ReadOnlyDirectories":             testCaseB2ReadOnlyDirectories,
 		"ResetForgetsFailedWork":                testResetForgetsFailedWork,
 		"OpensOnAChain":                         testOpensOnAChain,
+		"DamagedLayersChangeNothing":            testDamagedLayersChangeNothing,
 	}
 }
 
