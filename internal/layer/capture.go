@@ -255,6 +255,9 @@ func (w *captureWriter) add(f *scanned) error {
 	}
 	if f.changed {
 		f.layer = w.layer
+		if err := w.lose(f); err != nil {
+			return fmt.Errorf("read %q: %w", f.Path, err)
+		}
 	}
 	if f.Type == File && f.HardLink == "" {
 		return w.addFile(f)
@@ -266,6 +269,26 @@ func (w *captureWriter) add(f *scanned) error {
 		return w.opaque(f.Path)
 	}
 	return nil
+}
+
+// lose lists what the path has that the layer does not keep.
+func (w *captureWriter) lose(f *scanned) error {
+	if !f.Type.hasXattrs() {
+		return nil
+	}
+	dir, name, err := openIn(w.scan.root, f.Path, needRead)
+	if err != nil {
+		return err
+	}
+	defer dir.close()
+	what, err := dir.unkept(name)
+	if errors.Is(err, unix.ENOENT) {
+		return nil // it went away since it was seen; reading it will tell
+	}
+	for _, s := range what {
+		w.lost = append(w.lost, Lost{f.Path, s})
+	}
+	return err
 }
 
 // addFile copies a regular file that stands still while it is read.

@@ -169,7 +169,7 @@ func (q *squasher) metaOf(t *Tree) (Meta, error) {
 			m.SelfUID, m.SelfGID = l.meta.SelfUID, l.meta.SelfGID
 		}
 	}
-	slices.SortStableFunc(m.Lost, func(a, b Lost) int { return comparePaths(a.Path, b.Path) })
+	sortLost(m.Lost)
 	m.Lost = slices.Compact(m.Lost)
 	return m, nil
 }

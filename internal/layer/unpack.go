@@ -134,6 +134,11 @@ func (u *unpacking) losses() []Lost {
 			lost = append(lost, Lost{Path: p, What: fmt.Sprintf("owner %d:%d", o[0], o[1])})
 		}
 	}
-	slices.SortStableFunc(lost, func(a, b Lost) int { return comparePaths(a.Path, b.Path) })
+	sortLost(lost)
 	return lost
+}
+
+// sortLost puts losses in path order.
+func sortLost(lost []Lost) {
+	slices.SortStableFunc(lost, func(a, b Lost) int { return comparePaths(a.Path, b.Path) })
 }
