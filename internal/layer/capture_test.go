@@ -21,8 +21,6 @@ import (
 	"github.com/warmfleet/warmfleet/internal/layer/layertest"
 )
 
-func slicesReader(s string) io.Reader { return strings.NewReader(s) }
-
 // captured makes a directory with one old file and captures it.
 func captured(t *testing.T) (c *Cache, dir string, l Layer, idx *Index) {
 	t.Helper()

@@ -62,7 +62,7 @@ func (p *patched) keep() int64 {
 // check compares what arrived, and the export of what was stored, with the directory.
 func (p *patched) check() {
 	p.t.Helper()
-	v, err := p.to.OpenCopy(context.Background(), p.arrived)
+	v, err := p.to.Open(context.Background(), Copy, p.arrived)
 	must(p.t, err)
 	layertest.Compare(p.t, v.Mount().Bind, p.dir, layertest.Options{NoOwners: true})
 	must(p.t, v.Close())

@@ -31,7 +31,7 @@ func traps() map[string][]string {
 		"OpaqueBelowMetadata":    {"RecreateDir", "chmod dir", "write dir/new new", "rename dir moved"},
 		"EmptiedDirStays":        {"remove dir/x", "remove dir/h3", "remove dir/sub", "chmod dir"},
 		"SymlinkWhereADirWas":    {"DirToLink", "remove dir", "write dir/sub/z z"},
-		"ReadOnlyDirEachLayer":   {"EditInReadOnly", "EditReadOnlyAgain", "remove ro"},
+		"ReadOnlyDirEachLayer":   {"EditInReadOnly", "EditReadOnlyAgain", "RemoveReadOnly"},
 		"HolesCopiedUp":          {"append holes", "chmod holes", "append holes"},
 		"NestedRenames":          {"rename dir/sub up", "rename dir up/dir", "rename up/dir/x up/x", "append up/x"},
 		"RenameOntoItsOwnRemove": {"rename dir moved", "write dir/fresh fresh", "remove moved", "rename dir moved"},

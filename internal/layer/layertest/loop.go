@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // loopBytes is the length of the image of a file system; it is sparse. Less than 300 MiB is refused by mkfs.xfs.
@@ -17,6 +19,9 @@ func Loop(t testing.TB, kind string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: mounts a file system")
+	}
+	if err := unix.Access("/dev/loop-control", unix.W_OK); err != nil {
+		t.Skipf("needs loop devices: %v", err)
 	}
 	mkfs, err := exec.LookPath("mkfs." + kind)
 	if err != nil {

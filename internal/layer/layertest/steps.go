@@ -61,8 +61,9 @@ func Steps() map[string]Step {
 		"Socket":     func(d string) error { return Socket(d + "/dir/new.sock") },
 		"Fifo":       func(d string) error { return unix.Mkfifo(d+"/dir/q", 0o640) },
 		"EditReadOnlyAgain": func(d string) error {
-			return errors.Join(os.Chmod(d+"/ro", 0o755), Write(d, "ro/g", "newer"), Write(d, "ro/f", "f again"), os.Chmod(d+"/ro", 0o555))
+			return errors.Join(os.Chmod(d+"/ro", 0o755), Write(d, "ro/g", "newer"), os.RemoveAll(d+"/ro/f"), Write(d, "ro/f", "f again"), os.Chmod(d+"/ro", 0o555))
 		},
+		"RemoveReadOnly": func(d string) error { return errors.Join(os.Chmod(d+"/ro", 0o755), os.RemoveAll(d+"/ro")) },
 		"JournalDir":    func(d string) error { return Write(d, JournalDir+"/x", "x") },
 		"RemoveSpecial": func(d string) error { return os.RemoveAll(d + "/odd") },
 	}
