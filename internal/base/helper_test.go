@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"github.com/warmfleet/warmfleet/internal/layer"
 )
@@ -86,10 +87,20 @@ func (w *world) wantExact(chain layer.Chain) {
 		if err != nil {
 			return err
 		}
-		want[rel] = d.Type().String()
+		info, err := d.Info()
+		if err != nil || d.Type()&fs.ModeSymlink != 0 {
+			want[rel] = d.Type().String()
+			return err
+		}
+		value := make([]byte, 16)
+		n, err := unix.Lgetxattr(path, "user.a", value)
+		want[rel] = fmt.Sprintf("%v %v %s", d.Type(), info.Mode().Perm(), value[:max(n, 0)])
+		if err != nil && !errors.Is(err, unix.ENODATA) && !errors.Is(err, unix.EOPNOTSUPP) {
+			return err
+		}
 		if d.Type().IsRegular() {
 			b, err := os.ReadFile(path)
-			want[rel] = string(b)
+			want[rel] += " " + string(b)
 			return err
 		}
 		return nil
@@ -99,7 +110,11 @@ func (w *world) wantExact(chain layer.Chain) {
 	}
 	tree := layer.NewTree(chain)
 	err = tree.Walk(func(e layer.Entry) error {
-		got[string(e.Path)] = map[layer.Type]fs.FileMode{layer.Dir: fs.ModeDir, layer.Symlink: fs.ModeSymlink}[e.Type].String()
+		typ := map[layer.Type]fs.FileMode{layer.Dir: fs.ModeDir, layer.Symlink: fs.ModeSymlink}[e.Type].String()
+		if got[string(e.Path)] = typ; e.Type == layer.Symlink {
+			return nil
+		}
+		got[string(e.Path)] = fmt.Sprintf("%v %v %s", typ, fs.FileMode(e.Mode).Perm(), e.Xattrs["user.a"])
 		if e.Type != layer.File {
 			return nil
 		}
@@ -109,7 +124,7 @@ func (w *world) wantExact(chain layer.Chain) {
 		}
 		defer func() { _ = r.Close() }()
 		b, err := io.ReadAll(r)
-		got[string(e.Path)] = string(b)
+		got[string(e.Path)] += " " + string(b)
 		return err
 	})
 	if err != nil {

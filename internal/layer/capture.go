@@ -35,7 +35,7 @@ func (c *Cache) CaptureAgain(ctx context.Context, dir string, old *Index) (Layer
 type captureJob struct {
 	dir string
 	old *Index
-	// quiet: nothing writes in dir meanwhile.
+	// quiet: nothing writes in dir meanwhile, or has a mapping of a file in it.
 	quiet bool
 	keep  durability
 }
@@ -68,10 +68,11 @@ func (c *Cache) captureOnce(ctx context.Context, root *folder, job captureJob) (
 		base = &Index{SelfUID: int(st.Uid), SelfGID: int(st.Gid)}
 	}
 	s, err := scanDir(ctx, root, base)
-	if err == nil && !job.quiet {
-		err = s.settle()
-	}
 	if err != nil {
+		return Layer{}, nil, false, err
+	}
+	s.quiet = job.quiet
+	if err := s.writeOut(); err != nil {
 		return Layer{}, nil, false, err
 	}
 	changed, err := c.judge(s)
@@ -141,13 +142,13 @@ func (c *Cache) differs(s *scan, f *scanned) (bool, error) {
 	if f.Type != File {
 		return false, nil
 	}
-	return c.contentDiffers(s.root, f.old)
+	return c.contentDiffers(s, f)
 }
 
 // contentDiffers compares a file of the directory with the one that the index names. A layer that is no longer
 // there counts as a difference.
-func (c *Cache) contentDiffers(root *folder, old *indexed) (bool, error) {
-	kept, err := openFile(c.treeOf(old.layer), old.Path)
+func (c *Cache) contentDiffers(s *scan, f *scanned) (bool, error) {
+	kept, err := openFile(c.treeOf(f.old.layer), f.Path)
 	if gone(err) {
 		return true, nil
 	}
@@ -155,11 +156,16 @@ func (c *Cache) contentDiffers(root *folder, old *indexed) (bool, error) {
 		return false, err
 	}
 	defer kept.Close()
-	now, err := openBelow(root, old.Path)
+	now, err := openBelow(s.root, f.Path)
 	if err != nil {
 		return false, err
 	}
 	defer now.Close()
+	settled, err := s.settled(now)
+	if err != nil {
+		return false, err
+	}
+	f.racy = f.racy || !settled
 	same, err := sameContent(kept, now)
 	return !same, err
 }
@@ -357,6 +363,10 @@ func (w *captureWriter) copyFile(dir *folder, name string, f *scanned) error {
 		return err
 	}
 	e.UID, e.GID, e.Xattrs, e.HardLink = f.UID, f.GID, f.Xattrs, ""
+	settled, err := w.scan.settled(src)
+	if err != nil {
+		return err
+	}
 	read := w.put(e, src)
 	if read != nil && !errors.Is(read, errChanged) {
 		return read
@@ -373,6 +383,7 @@ func (w *captureWriter) copyFile(dir *folder, name string, f *scanned) error {
 	if now := stampOf(after); now != f.stamp {
 		f.stamp, f.racy = now, true
 	}
+	f.racy = f.racy || !settled
 	e.HardLink = f.HardLink
 	f.Entry = e
 	return nil

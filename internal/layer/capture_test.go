@@ -244,7 +244,7 @@ func TestIndex_Encode(t *testing.T) {
 	must(t, idx.Encode(&buf))
 	got, err := DecodeIndex(bytes.NewReader(buf.Bytes()))
 	must(t, err)
-	if d := cmp.Diff(got, idx, cmp.AllowUnexported(Index{}, indexed{}, stamp{})); d != "" {
+	if d := cmp.Diff(got, idx, cmp.AllowUnexported(Index{}, indexed{}, stamp{}, clock{})); d != "" {
 		t.Fatalf("decoded index (-got +want):\n%s", d)
 	}
 	for _, cut := range []int{0, 3, len(indexMagic) + 1, buf.Len() / 2, buf.Len() - 1} {

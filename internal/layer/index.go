@@ -19,6 +19,7 @@ var ErrIndexForm = errors.New("index has another form")
 type Index struct {
 	// SelfUID and SelfGID are the numbers Self stands for in that directory.
 	SelfUID, SelfGID int
+	clock            clock      // when the scan began that it was made by
 	entries          []*indexed // in the byte order of full paths
 	lost             []Lost
 }
@@ -28,13 +29,13 @@ type indexed struct {
 	Entry
 	layer string
 	stamp
-	// racy: it was changed so shortly before it was looked at that a later change may show no new stat.
+	// racy: the stat proves nothing, and the path is read again at the next capture; see settled.go.
 	racy bool
 }
 
 // stamp is the part of a stat that changes whenever anything about a file does.
 type stamp struct {
-	ino          uint64
+	dev, ino     uint64
 	ctime, mtime int64 // nanoseconds
 	size         int64
 	mode         uint32
@@ -42,7 +43,7 @@ type stamp struct {
 }
 
 func stampOf(st unix.Stat_t) stamp {
-	return stamp{st.Ino, st.Ctim.Nano(), st.Mtim.Nano(), st.Size, st.Mode, st.Uid, st.Gid}
+	return stamp{st.Dev, st.Ino, st.Ctim.Nano(), st.Mtim.Nano(), st.Size, st.Mode, st.Uid, st.Gid}
 }
 
 // Lost lists what of the directory the index does not cover: what could not be kept at a capture, or not given
@@ -66,13 +67,13 @@ func (x *Index) logical(uid, gid uint32) (int, int) {
 
 // indexMagic names the stored form: a count and, for each path, the fields of indexed in the order of encodeEntry.
 // Any change to that order is another magic.
-const indexMagic = "warmfleet-index-1\n"
+const indexMagic = "warmfleet-index-2\n"
 
 // Encode writes the index. It is bound to the directory and to the cache it was made with.
 func (x *Index) Encode(w io.Writer) error {
 	e := indexEncoder{w: bufio.NewWriter(w)}
 	e.w.WriteString(indexMagic)
-	e.ints(int64(x.SelfUID), int64(x.SelfGID), int64(len(x.entries)))
+	e.ints(int64(x.SelfUID), int64(x.SelfGID), x.clock.wall, x.clock.uptime, int64(len(x.entries)))
 	for _, entry := range x.entries {
 		e.entry(entry)
 	}
@@ -114,7 +115,7 @@ func (e *indexEncoder) entry(x *indexed) {
 		racy = 1
 	}
 	e.ints(int64(x.Mode), int64(x.UID), int64(x.GID), x.Size, int64(x.Rdev), racy)
-	e.ints(int64(x.ino), x.ctime, x.stamp.mtime, x.stamp.size, int64(x.stamp.mode), int64(x.stamp.uid), int64(x.stamp.gid))
+	e.ints(int64(x.dev), int64(x.ino), x.ctime, x.stamp.mtime, x.stamp.size, int64(x.stamp.mode), int64(x.stamp.uid), int64(x.stamp.gid))
 	e.ints(x.MTime.Unix(), int64(x.MTime.Nanosecond()), int64(len(x.Xattrs)))
 	for name, value := range x.Xattrs {
 		e.bytes(name)
@@ -129,7 +130,7 @@ func DecodeIndex(r io.Reader) (*Index, error) {
 	if _, err := io.ReadFull(d.r, magic); err != nil || string(magic) != indexMagic {
 		return nil, fmt.Errorf("layer: read index: %w", errors.Join(ErrIndexForm, err))
 	}
-	x := &Index{SelfUID: int(d.int()), SelfGID: int(d.int())}
+	x := &Index{SelfUID: int(d.int()), SelfGID: int(d.int()), clock: clock{d.int(), d.int()}}
 	for n := d.int(); n > 0 && d.err == nil; n-- {
 		x.entries = append(x.entries, d.entry())
 	}
@@ -187,7 +188,7 @@ func (d *indexDecoder) entry() *indexed {
 	x.layer = d.layer
 	x.Mode, x.UID, x.GID, x.Size, x.Rdev = uint32(d.int()), int(d.int()), int(d.int()), d.int(), uint64(d.int())
 	x.racy = d.int() == 1
-	x.stamp = stamp{uint64(d.int()), d.int(), d.int(), d.int(), uint32(d.int()), uint32(d.int()), uint32(d.int())}
+	x.stamp = stamp{uint64(d.int()), uint64(d.int()), d.int(), d.int(), d.int(), uint32(d.int()), uint32(d.int()), uint32(d.int())}
 	x.MTime = time.Unix(d.int(), d.int())
 	for n := d.int(); n > 0 && d.err == nil; n-- {
 		name := d.bytes()

@@ -17,7 +17,7 @@ func (r *restorer) sync() error {
 
 // index describes the directory as it is now.
 func (r *restorer) index() (*Index, error) {
-	x := &Index{SelfUID: r.self.SelfUID, SelfGID: r.self.SelfGID, lost: r.lost}
+	x := &Index{SelfUID: r.self.SelfUID, SelfGID: r.self.SelfGID, clock: r.scan.clock, lost: r.lost}
 	for _, w := range r.wanted {
 		if w.do == keep && w.have.known() && !r.touched[w.Path] && w.have.layer == w.layer {
 			x.entries = append(x.entries, w.have.indexed)

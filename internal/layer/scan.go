@@ -7,14 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// racyWindow is how far back a change may lie and still share its time stamp with a later one. Linux before
-// 6.13 stamps files with the time of the last timer tick, at most 10 ms old; twice that is the margin.
-const racyWindow = 20 * time.Millisecond
 
 // scanned is one path of a directory beside what the index knows of it.
 type scanned struct {
@@ -32,8 +27,11 @@ type scan struct {
 	ctx     context.Context
 	root    *folder
 	index   *Index // owners of new files, and what was there before
-	racy    int64  // change times from here on are not trusted, nanoseconds
-	next    int    // first entry of the index not met yet
+	quiet   bool   // nothing writes meanwhile, or has what it writes to still open
+	clock   clock  // when it began
+	trusted int64  // change times from here on prove nothing, nanoseconds
+	devices map[uint64]fsKind
+	next    int // first entry of the index not met yet
 	found   []*scanned
 	deleted []*indexed
 	lost    []Lost
@@ -42,8 +40,8 @@ type scan struct {
 
 // scanDir walks dir, which is open as root. The journal directory is not part of it.
 func scanDir(ctx context.Context, root *folder, index *Index) (*scan, error) {
-	s := &scan{ctx: ctx, root: root, index: index, links: map[inode]Path{}}
-	s.racy = time.Now().Add(-racyWindow).UnixNano()
+	s := &scan{ctx: ctx, root: root, index: index, links: map[inode]Path{}, devices: map[uint64]fsKind{}, clock: readClock()}
+	s.trusted = s.clock.trustedBefore(index.clock)
 	s.found = make([]*scanned, 0, len(index.entries))
 	st, err := root.stat(".")
 	if err != nil {
@@ -119,7 +117,7 @@ func (s *scan) enter(f *folder, p Path, name string, st unix.Stat_t) (bool, erro
 	old := s.passed(p)
 	link := s.linkOf(p, st)
 	now := stampOf(st)
-	if old != nil && !old.racy && old.stamp == now && old.HardLink == link {
+	if old != nil && s.trusts(old) && old.stamp == now && old.HardLink == link {
 		s.found = append(s.found, &scanned{indexed: old, old: old})
 		return old.Type == Dir, nil
 	}
@@ -137,9 +135,27 @@ func (s *scan) enter(f *folder, p Path, name string, st unix.Stat_t) (bool, erro
 	if old != nil && old.stamp.uid == st.Uid && old.stamp.gid == st.Gid {
 		e.UID, e.GID = old.UID, old.GID
 	}
-	x := &indexed{Entry: e, stamp: now, racy: now.ctime >= s.racy}
+	kind, err := s.device(f, name, st)
+	if err != nil {
+		return false, fmt.Errorf("layer: file system of %q: %w", p, err)
+	}
+	x := &indexed{Entry: e, stamp: now, racy: !kind.stamps || s.racyAt(now)}
 	s.found = append(s.found, &scanned{indexed: x, old: old})
 	return e.Type == Dir, nil
+}
+
+// device is the file system of an entry, asked once.
+func (s *scan) device(f *folder, name string, st unix.Stat_t) (fsKind, error) {
+	kind, known := s.devices[st.Dev]
+	if known {
+		return kind, nil
+	}
+	kind, err := fsAt(f.fd, name)
+	if errors.Is(err, unix.ENOENT) {
+		return fsKind{}, nil // it went away, which reading it will tell
+	}
+	s.devices[st.Dev] = kind
+	return kind, err
 }
 
 // passed moves on in the index to p, noting what lies before it as deleted, and gives p's entry if it has one.
@@ -178,22 +194,6 @@ func (f *folder) canRead(name string, st unix.Stat_t) bool {
 	return unix.Faccessat(f.fd, name, unix.R_OK, 0) == nil
 }
 
-// dirtyAge is how long Linux may keep a page that is written to through a mapping before it goes to the disk:
-// twice the default of vm.dirty_expire_centisecs. Until then such writes change no time stamp.
-const dirtyAge = time.Minute
-
-// settle writes dirty pages out if a file that is about to be read was changed lately, so that any later write
-// through a mapping changes its times again. Memory file systems have no such moment; there it does nothing.
-func (s *scan) settle() error {
-	since := time.Now().Add(-dirtyAge).UnixNano()
-	for _, f := range s.found {
-		if !f.known() && f.Type == File && f.stamp.ctime >= since {
-			return unix.Syncfs(s.root.fd)
-		}
-	}
-	return nil
-}
-
 func (s *scan) linkOf(p Path, st unix.Stat_t) Path {
 	if st.Nlink < 2 || st.Mode&unix.S_IFMT == unix.S_IFDIR {
 		return ""
@@ -208,7 +208,7 @@ func (s *scan) linkOf(p Path, st unix.Stat_t) Path {
 
 // newIndex is what the scan found.
 func (s *scan) newIndex() *Index {
-	x := &Index{SelfUID: s.index.SelfUID, SelfGID: s.index.SelfGID, lost: s.lost}
+	x := &Index{SelfUID: s.index.SelfUID, SelfGID: s.index.SelfGID, clock: s.clock, lost: s.lost}
 	x.entries = make([]*indexed, 0, len(s.found))
 	for _, f := range s.found {
 		if !f.vanished {

@@ -94,7 +94,7 @@ func (v *dirView) Mount() Mount { return Mount{Bind: v.dir, IDMap: v.idmap} }
 func (v *dirView) Chain() Chain { return slices.Clone(v.chain) }
 
 func (v *dirView) Freeze(ctx context.Context) (Layer, bool, error) {
-	l, idx, changed, err := v.c.capture(ctx, captureJob{dir: v.dir, old: v.idx, quiet: true, keep: untilReboot})
+	l, idx, changed, err := v.c.capture(ctx, captureJob{dir: v.dir, old: v.idx, quiet: v.scratch != nil, keep: untilReboot})
 	if err != nil {
 		return Layer{}, false, err
 	}
