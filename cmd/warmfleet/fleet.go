@@ -27,6 +27,7 @@ type upFlags struct {
 	expose    []string
 	isolation string
 	layers    string
+	budget    int64
 }
 
 func (a *app) upCommand() *cobra.Command {
@@ -48,6 +49,7 @@ on loopback only, with credentials of its own. Workers on other hosts need a ser
 	fl.StringArrayVar(&f.expose, "expose", nil, exposeHelp)
 	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
 	fl.StringVar(&f.layers, "layers", "", layersHelp)
+	fl.Int64Var(&f.budget, "base-budget", 0, "bytes that bases may take on disk for each worker; 0: a fifth of the file system, -1: no bound")
 	return c
 }
 
@@ -68,6 +70,9 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	}
 	if f.slots < 1 {
 		return usagef("--slots %d: at least 1 is needed", f.slots)
+	}
+	if f.budget < worker.Unbounded {
+		return usagef("--base-budget %d: use a number of bytes, 0 for the default or -1 for no bound", f.budget)
 	}
 	dir, err := natsboot.StateDir(a.stateDir)
 	if err != nil {
@@ -101,6 +106,7 @@ func (a *app) serve(ctx context.Context, l *fleet.Local, f upFlags) error {
 		err := l.AddWorker(ctx, worker.Config{
 			Name: fmt.Sprintf("up-%d", i+1), HostID: fleet.HostID(""), Slots: f.slots, AllowPaths: paths, Expose: expose,
 			Isolation: worker.Isolation(f.isolation), Layers: fleet.Layers(f.layers), Warm: f.slots, DrainTimeout: worker.DefaultDrain,
+			BaseBudget: f.budget,
 		})
 		if err != nil {
 			return err

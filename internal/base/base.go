@@ -30,8 +30,6 @@ var (
 )
 
 const (
-	// maxLayers is the length of chain beyond which the added layers become one.
-	maxLayers = 8
 	// retainTries bounds how often an image that was evicted between making and retaining is made again.
 	retainTries = 3
 	// named is how many paths an error or note names before it counts.
@@ -48,9 +46,9 @@ type Options struct {
 	Log   zerolog.Logger
 	// Own are the other directories of the worker, the cache's first of all, which no image may contain.
 	Own []string
-	// Budget bounds what images take on disk, in bytes; the least recently used ones that are not in use
-	// are removed beyond it. 0 is no bound.
-	Budget int64
+	// Hook is called with the name of each step that removes or replaces something, right before it is made; an
+	// error from it is that step's failure. It exists so that tests can fail or kill every step. Nil is none.
+	Hook func(point string) error
 }
 
 // Base is the image of a path at a moment. It is kept until Release.
@@ -81,6 +79,7 @@ type Store struct {
 	uses   *statedir.Uses
 	shared statedir.Group[image]
 	memory memory
+	long   chan string // paths whose chains are long
 }
 
 // Open opens or makes the store in o.Dir.
@@ -92,7 +91,14 @@ func Open(o Options) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{opt: o, uses: uses}, nil
+	return &Store{opt: o, uses: uses, long: make(chan string, squashesQueued)}, nil
+}
+
+func (s *Store) hook(point string) error {
+	if s.opt.Hook == nil {
+		return nil
+	}
+	return s.opt.Hook(point)
 }
 
 // FromPath gives the image of a directory as it is at some moment after the call. Callers that ask for

@@ -3,114 +3,95 @@ package base
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
 
+	"github.com/warmfleet/warmfleet/internal/shelf"
 	"github.com/warmfleet/warmfleet/internal/statedir"
 )
 
-// stored is a record and where it lies.
-type stored struct {
-	home string
-	rec  *record
-}
-
-// evict removes the least recently used images beyond the budget. It never removes one that is in use,
-// nor that of keep, and only warns when it fails: the image that was asked for is there.
-func (s *Store) evict(ctx context.Context, keep string) {
-	if s.opt.Budget <= 0 {
-		return
-	}
-	all, err := s.records()
-	if err != nil {
-		s.opt.Log.Warn().Err(err).Msg("look for base images to remove")
-		return
-	}
-	var size int64
-	for _, st := range all {
-		size += st.rec.size()
-	}
-	slices.SortFunc(all, func(a, b stored) int { return a.rec.Used.Compare(b.rec.Used) })
-	for _, st := range all {
-		if size <= s.opt.Budget {
-			return
-		}
-		if st.home == keep {
-			continue
-		}
-		gone, err := s.remove(ctx, st.home)
-		if err != nil {
-			s.opt.Log.Warn().Err(err).Str("path", st.rec.Path).Msg("remove base image")
-		}
-		if gone {
-			size -= st.rec.size()
-		}
-	}
-}
-
-// records reads all records; damaged ones hold nothing that could be removed by name.
-func (s *Store) records() ([]stored, error) {
+// Items lists the images, for a shelf. Damaged records hold nothing that could be removed by name.
+func (s *Store) Items() ([]shelf.Item, error) {
 	dir := filepath.Join(s.opt.Dir, imagesDir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	var all []stored
+	var all []shelf.Item
 	for _, e := range entries {
-		st := stored{home: filepath.Join(dir, e.Name()), rec: &record{}}
-		err := statedir.ReadRecord(filepath.Join(st.home, recordFile), st.rec)
+		var rec record
+		err := statedir.ReadRecord(filepath.Join(dir, e.Name(), recordFile), &rec)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, statedir.ErrDamaged) {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, st)
+		all = append(all, shelf.Item{Key: e.Name(), What: rec.Path, Layers: append(rec.ids(), rec.Garbage...), Used: rec.Used})
 	}
 	return all, nil
 }
 
-// remove removes an image unless it is in use or being made. Top layers go first: what is left of an
-// image that came into use meanwhile is found incomplete and made again.
-func (s *Store) remove(ctx context.Context, home string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, evictWait)
+// Remove removes an image unless it is in use or being made. Top layers go first: what is left of an image that
+// came into use meanwhile, or of a removal that was killed, is found incomplete and made again.
+func (s *Store) Remove(ctx context.Context, key string) (bool, error) {
+	home := filepath.Join(s.opt.Dir, imagesDir, filepath.Base(key))
+	limited, cancel := context.WithTimeout(ctx, evictWait)
 	defer cancel()
-	lock, err := statedir.Lock(ctx, filepath.Join(home, lockFile))
-	if errors.Is(err, context.DeadlineExceeded) {
+	lock, err := statedir.Lock(limited, filepath.Join(home, lockFile))
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
 		return false, nil
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
 	}
 	if err != nil {
 		return false, err
 	}
 	defer func() { _ = lock.Close() }()
 	var rec record
-	if err := statedir.ReadRecord(filepath.Join(home, recordFile), &rec); err != nil {
+	err = statedir.ReadRecord(filepath.Join(home, recordFile), &rec)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
 		return false, err
 	}
 	layers := append(rec.Garbage, rec.ids()...)
 	slices.Reverse(layers)
 	for _, id := range layers {
+		if err := s.hook("remove layer"); err != nil {
+			return false, err
+		}
 		if left, err := s.removeUnused([]string{id}); err != nil || len(left) > 0 {
 			return false, err
 		}
 	}
+	if err := s.hook("remove record"); err != nil {
+		return false, err
+	}
+	if err := os.Remove(filepath.Join(home, recordFile)); err != nil {
+		return false, err
+	}
+	if err := s.hook("remove index"); err != nil {
+		return false, err
+	}
 	// The lock file stays: somebody may be waiting for it.
-	return true, errors.Join(os.Remove(filepath.Join(home, recordFile)), removeIndexes(home, ""))
+	return true, removeIndexes(home, "")
 }
 
 // Layers lists every layer that the store's images are made of. A layer of the cache that neither this
 // nor another owner lists was left by a kill.
 func (s *Store) Layers() ([]string, error) {
-	all, err := s.records()
+	all, err := s.Items()
 	if err != nil {
-		return nil, fmt.Errorf("base: list layers: %w", err)
+		return nil, err
 	}
 	var layers []string
-	for _, st := range all {
-		layers = append(append(layers, st.rec.ids()...), st.rec.Garbage...)
+	for _, it := range all {
+		layers = append(layers, it.Layers...)
 	}
 	slices.Sort(layers)
 	return slices.Compact(layers), nil

@@ -14,8 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/internal/statedir"
 )
@@ -37,20 +35,19 @@ const storeAgain = time.Minute
 
 // record is what is stored of one path. It is written last, so that what it names is whole.
 type record struct {
-	V        int         `json:"v"`
-	Path     string      `json:"path"`
-	Layers   []layerSize `json:"layers"` // bottom first
-	Index    string      `json:"index"`  // its file
-	IndexSum string      `json:"index_sum"`
-	Used     time.Time   `json:"used"`
+	V        int        `json:"v"`
+	Path     string     `json:"path"`
+	Layers   []layerRef `json:"layers"` // bottom first
+	Index    string     `json:"index"`  // its file
+	IndexSum string     `json:"index_sum"`
+	Used     time.Time  `json:"used"`
 	// Garbage are layers of older images that were still in use when they were replaced.
 	Garbage []string `json:"garbage,omitempty"`
 }
 
-// layerSize is a layer and what it takes on disk, in bytes.
-type layerSize struct {
-	ID   string `json:"id"`
-	Size int64  `json:"size"`
+// layerRef names a layer.
+type layerRef struct {
+	ID string `json:"id"`
 }
 
 func (r *record) ids() []string {
@@ -61,14 +58,6 @@ func (r *record) ids() []string {
 	return ids
 }
 
-func (r *record) size() int64 {
-	var size int64
-	for _, l := range r.Layers {
-		size += l.Size
-	}
-	return size
-}
-
 // image is an up-to-date image of a path.
 type image struct {
 	chain   layer.Chain
@@ -76,21 +65,30 @@ type image struct {
 	changed bool
 }
 
+// home is where what is stored of a path lies.
+func (s *Store) home(path string) string {
+	sum := sha256.Sum256([]byte(path))
+	return filepath.Join(s.opt.Dir, imagesDir, hex.EncodeToString(sum[:16]))
+}
+
 // refresh brings the image of a path up to date, under the lock of the path.
 func (s *Store) refresh(ctx context.Context, path string) (image, error) {
-	sum := sha256.Sum256([]byte(path))
-	home := filepath.Join(s.opt.Dir, imagesDir, hex.EncodeToString(sum[:16]))
+	home := s.home(path)
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return image{}, err
 	}
 	img, err := s.refreshLocked(ctx, home, path)
-	if err != nil {
+	if err != nil || len(img.chain) <= maxLayers {
+		return img, err
+	}
+	if len(img.chain) <= mostLayers {
+		s.wantSquash(path)
+		return img, nil
+	}
+	if err := s.squash(ctx, path); err != nil {
 		return image{}, err
 	}
-	if img.changed {
-		s.evict(ctx, home)
-	}
-	return img, nil
+	return s.refreshLocked(ctx, home, path)
 }
 
 func (s *Store) refreshLocked(ctx context.Context, home, path string) (image, error) {
@@ -106,14 +104,6 @@ func (s *Store) refreshLocked(ctx context.Context, home, path string) (image, er
 	img, err := s.capture(ctx, path, old)
 	if err != nil {
 		return image{}, err
-	}
-	if len(img.chain) > maxLayers {
-		// A new image costs a read of everything once in a while and keeps the chain and what it takes short.
-		added := img.chain[len(img.chain)-1]
-		img, err = s.capture(ctx, path, image{})
-		if err := errors.Join(err, s.opt.Cache.Remove(added.ID)); err != nil {
-			return image{}, err
-		}
 	}
 	return img, s.save(home, rec, img)
 }
@@ -196,9 +186,7 @@ func (s *Store) save(home string, rec *record, img image) error {
 		s.memory.put(home, rec.Index, img.index)
 		return nil
 	}
-	if err := rec.take(img.chain); err != nil {
-		return err
-	}
+	rec.take(img.chain)
 	sum := sha256.New()
 	rec.Index = fmt.Sprintf("%s%d", indexPrefix, now.UnixNano())
 	// Nothing here is waited for: an image that a crash of the machine damaged is made anew.
@@ -265,46 +253,16 @@ func (s *Store) removeUnused(layers []string) (left []string, err error) {
 	return left, nil
 }
 
-// take makes the record name the layers of chain, measuring those that are new.
-func (r *record) take(chain layer.Chain) error {
-	sizes := map[string]int64{}
+// take makes the record name the layers of chain; those that it named before are garbage.
+func (r *record) take(chain layer.Chain) {
+	kept := ids(chain)
 	for _, l := range r.Layers {
-		sizes[l.ID] = l.Size
-	}
-	layers := make([]layerSize, len(chain))
-	for i, l := range chain {
-		size, ok := sizes[l.ID]
-		if delete(sizes, l.ID); !ok {
-			var err error
-			if size, err = sizeOf(l); err != nil {
-				return err
-			}
+		if !slices.Contains(kept, l.ID) {
+			r.Garbage = append(r.Garbage, l.ID)
 		}
-		layers[i] = layerSize{l.ID, size}
 	}
-	for id := range sizes {
-		r.Garbage = append(r.Garbage, id)
+	r.Layers = r.Layers[:0:0]
+	for _, id := range kept {
+		r.Layers = append(r.Layers, layerRef{id})
 	}
-	r.Layers = layers
-	return nil
-}
-
-// sizeOf is what a layer takes on disk, in bytes.
-func sizeOf(l layer.Layer) (int64, error) {
-	var size int64
-	err := filepath.WalkDir(l.Dir, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		var st unix.Stat_t
-		if err := unix.Lstat(path, &st); err != nil {
-			return err
-		}
-		size += st.Blocks * 512 // st_blocks counts in 512 bytes, stat(2)
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("measure layer %q: %w", l.ID, err)
-	}
-	return size, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -52,6 +53,19 @@ func (x *Index) Lost() []Lost { return x.lost }
 
 // Len is the number of paths, the root included.
 func (x *Index) Len() int { return len(x.entries) }
+
+// Moved is the index after the content of the layers from went into the layer to.
+func (x *Index) Moved(from []string, to string) *Index {
+	moved := &Index{SelfUID: x.SelfUID, SelfGID: x.SelfGID, clock: x.clock, lost: x.lost, entries: slices.Clone(x.entries)}
+	for i, e := range moved.entries {
+		if slices.Contains(from, e.layer) {
+			again := *e
+			again.layer = to
+			moved.entries[i] = &again
+		}
+	}
+	return moved
+}
 
 // logical is the owner in a layer of a file that has these numbers on disk.
 func (x *Index) logical(uid, gid uint32) (int, int) {

@@ -175,6 +175,7 @@ func inside(dir, path string) bool {
 
 // base brings the base of a target up to date.
 func (w *Worker) base(ctx context.Context, p *plan.Plan, t *target) error {
+	defer w.shelf.Nudge()
 	switch {
 	case t.path == "":
 		b, err := w.repos.FromURL(ctx, p.Resource.Repo, p.Resource.Ref)

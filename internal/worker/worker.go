@@ -23,6 +23,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/internal/shelf"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
@@ -67,6 +68,9 @@ type Config struct {
 	Labels map[string]string
 	// Layers names the driver that sandboxes' trees are made with: auto (also ""), overlay, reflink or copy.
 	Layers string
+	// BaseBudget is how much bases of paths and repositories may take on disk, in bytes, before those that were not
+	// used for longest go; a fifth of the state directory's file system if zero, Unbounded for no bound.
+	BaseBudget int64
 	// Warm is how many started inits wait for a plan.
 	Warm int
 	// PullWait is how long one pull of commands waits, and with it how long a stop may take to
@@ -100,6 +104,7 @@ type Worker struct {
 	layers  layer.Choice // the driver of views
 	bases   *base.Store
 	repos   *gitrepo.Store
+	shelf   *shelf.Shelf // of both
 	cps     *checkpoint.Manager
 	inits   *warmpool.Pool[*isolate.Init]
 	host    sandbox.Host
@@ -160,6 +165,8 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("worker: config: slots is %d, at least 1 is needed", c.Slots)
 	case c.Isolation != Required && c.Isolation != Preferred && c.Isolation != Off:
 		return fmt.Errorf("worker: config: isolation is %q: use required, preferred or off", c.Isolation)
+	case c.BaseBudget < Unbounded:
+		return fmt.Errorf("worker: config: base-budget is %d: use a number of bytes, 0 for the default or -1 for no bound", c.BaseBudget)
 	case len(c.AllowPaths) > 0 && c.HostID == "":
 		return errors.New("worker: config: paths are allowed but this host has no id: no /etc/machine-id; set --host-id")
 	case len(c.AllowPaths) > 0 && events.ValidPool(events.PoolToken(c.HostID, "/")) != nil:
@@ -195,10 +202,7 @@ func (w *Worker) prepare(ctx context.Context) error {
 	if err := w.chooseLayers(); err != nil {
 		return err
 	}
-	if w.bases, err = base.Open(base.Options{Dir: dir("bases"), Cache: w.cache, Own: []string{w.cfg.StateDir}, Log: w.log}); err != nil {
-		return err
-	}
-	if w.repos, err = gitrepo.OpenStore(gitrepo.Options{Dir: dir("repos"), Cache: w.cache, Log: w.log}); err != nil {
+	if err := w.openBases(); err != nil {
 		return err
 	}
 	w.cps = checkpoint.New(checkpoint.Config{
@@ -253,6 +257,8 @@ func (w *Worker) Run(ctx context.Context, ready func()) error {
 		services.Wait()
 	}()
 	services.Go(func() { w.inits.Run(life) })
+	services.Go(func() { w.bases.Run(life) })
+	services.Go(func() { w.shelf.Run(life) })
 	api, err := w.serve(life)
 	if err != nil {
 		return err
