@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -39,7 +40,14 @@ type Overlay struct {
 	// Volatile skips the syncfs at unmount. The caller syncs what it keeps; the work
 	// directory can't be used again.
 	Volatile bool
+	// Live: the last of Lowers is a directory of its real owner, who is shown as the sandbox; files of others belong to
+	// nobody and can't be changed. It is only read, whoever else changes it. A file with several names that is
+	// written to through one keeps its content under the others.
+	Live bool
 }
+
+// ErrLive is wrapped by a failure to show a directory live: the kernel or its file system can't.
+var ErrLive = errors.New("isolate: cannot show a directory as the lowest layer")
 
 // Bind says which directory to show.
 type Bind struct {
@@ -70,7 +78,21 @@ type rootMounter struct {
 }
 
 func (m *rootMounter) Overlay(ctx context.Context, o Overlay) (*os.File, error) {
-	return mountOverlay(ctx, mountfd.Overlay{Lowers: o.Lowers, Upper: o.Upper, Work: o.Work, Volatile: o.Volatile})
+	if !o.Live {
+		return mountOverlay(ctx, mountfd.Overlay{Lowers: o.Lowers, Upper: o.Upper, Work: o.Work, Volatile: o.Volatile})
+	}
+	last := len(o.Lowers) - 1
+	mapped, err := m.Bind(ctx, Bind{Dir: o.Lowers[last], IDMap: true})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLive, err)
+	}
+	defer mapped.Close()
+	lowers := append(slices.Clone(o.Lowers[:last]), fmt.Sprintf("/proc/self/fd/%d", mapped.Fd()))
+	f, err := mountOverlay(ctx, mountfd.Overlay{Lowers: lowers, Upper: o.Upper, Work: o.Work, Volatile: o.Volatile, Live: true})
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLive, err)
+	}
+	return f, nil
 }
 
 func (m *rootMounter) Bind(_ context.Context, b Bind) (*os.File, error) {
@@ -174,7 +196,11 @@ type userMounter struct {
 }
 
 func (m *userMounter) Overlay(ctx context.Context, o Overlay) (*os.File, error) {
-	return m.ask(ctx, wire.KindOverlay, &wire.Overlay{Lowers: o.Lowers, Upper: o.Upper, Work: o.Work, Volatile: o.Volatile})
+	f, err := m.ask(ctx, wire.KindOverlay, &wire.Overlay{Lowers: o.Lowers, Upper: o.Upper, Work: o.Work, Volatile: o.Volatile, Live: o.Live})
+	if err != nil && o.Live {
+		err = fmt.Errorf("%w: %w", ErrLive, err)
+	}
+	return f, err
 }
 
 func (m *userMounter) Bind(ctx context.Context, b Bind) (*os.File, error) {
@@ -272,7 +298,7 @@ func answerMount(frame wire.Frame) (*os.File, error) {
 			return nil, err
 		}
 		return mountOverlay(context.Background(), mountfd.Overlay{
-			Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Volatile: m.Volatile, UserXattr: true,
+			Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Volatile: m.Volatile, UserXattr: true, Live: m.Live,
 		})
 	case wire.KindBind:
 		var m wire.Bind

@@ -163,6 +163,8 @@ type Layer struct {
 	// Digest is "sha256:<hex>" of the compressed bytes, "" until packed.
 	Digest string `json:"digest,omitempty"`
 	Lost   []Lost `json:"lost,omitempty"`
+	// Live: Dir is not in the cache but an original that others may change; only the lowest layer can be. See Live.
+	Live bool `json:"-"`
 }
 
 // Chain is layers from the bottom up.

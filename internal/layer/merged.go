@@ -41,6 +41,9 @@ func (d *merged) close() error {
 // find gives the part that shows name.
 func (d *merged) find(name string) (int, unix.Stat_t, error) {
 	for i, p := range d.parts {
+		if d.hidden(p, name) {
+			continue
+		}
 		st, err := p.f.stat(name)
 		if errors.Is(err, unix.ENOENT) {
 			continue
@@ -67,6 +70,9 @@ func (d *merged) entry(name string) (*located, error) {
 		return nil, err
 	}
 	it.UID, it.GID = Self, Self
+	if live := d.parts[i].live; live != nil {
+		it.UID, it.GID = live.logical(st.Uid, st.Gid)
+	}
 	if own, ok := d.parts[i].owners[path]; ok {
 		it.UID, it.GID = own[0], own[1]
 	}
@@ -76,11 +82,11 @@ func (d *merged) entry(name string) (*located, error) {
 // names are what the directory shows, in byte order.
 func (d *merged) names() ([]string, error) {
 	if len(d.parts) == 1 {
-		return d.visible(d.parts[0].f, nil)
+		return d.visible(d.parts[0], nil)
 	}
 	seen := map[string]bool{} // name to whether it is shown
 	for _, p := range d.parts {
-		if _, err := d.visible(p.f, seen); err != nil {
+		if _, err := d.visible(p, seen); err != nil {
 			return nil, err
 		}
 	}
@@ -88,18 +94,26 @@ func (d *merged) names() ([]string, error) {
 	return slices.Sorted(maps.Keys(seen)), nil
 }
 
-// visible lists f without its whiteouts, and enters into seen what no higher layer had.
-func (d *merged) visible(f *folder, seen map[string]bool) ([]string, error) {
-	names, err := f.names()
+// hidden tells whether a name of a live layer is none of its files: what an apply stages in.
+func (d *merged) hidden(p part, name string) bool {
+	return p.live != nil && d.path == "." && name == JournalDir
+}
+
+// visible lists a part without its whiteouts, and enters into seen what no higher layer had.
+func (d *merged) visible(p part, seen map[string]bool) ([]string, error) {
+	names, err := p.f.names()
 	if err != nil {
 		return nil, err
 	}
 	var shown []string
 	for _, name := range names {
-		if _, higher := seen[name]; higher {
+		if _, higher := seen[name]; higher || d.hidden(p, name) {
 			continue
 		}
-		st, err := f.stat(name)
+		st, err := p.f.stat(name)
+		if p.live != nil && errors.Is(err, unix.ENOENT) {
+			continue // it went away meanwhile
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -98,7 +98,7 @@ func (q *squasher) children(d, low *merged) error {
 func (d *merged) marked() (map[string]bool, error) {
 	seen := map[string]bool{}
 	for _, p := range d.parts {
-		if _, err := d.visible(p.f, seen); err != nil {
+		if _, err := d.visible(p, seen); err != nil {
 			return nil, err
 		}
 	}

@@ -25,6 +25,7 @@ type treeLayer struct {
 	owners  map[Path][2]int
 	links   map[Path][]Path // the group of each path that is one of several names of a file
 	meta    layerMeta
+	live    *Index // of a live layer: whose its files are; nil for others
 }
 
 // NewTree gives the merged tree of chain.
@@ -37,6 +38,14 @@ func NewTree(chain Chain) *Tree {
 func loadLayers(chain Chain) ([]treeLayer, error) {
 	var layers []treeLayer
 	for _, l := range slices.Backward(chain) {
+		if l.Live {
+			live, err := loadLive(l)
+			if err != nil {
+				return nil, err
+			}
+			layers = append(layers, live)
+			continue
+		}
 		m, err := readMeta(filepath.Dir(l.Dir))
 		if err != nil {
 			return nil, fmt.Errorf("layer: read layer %q: %w", l.ID, err)

@@ -18,6 +18,8 @@ type Mount struct {
 	Upper, Work string
 	// Bind, if not "", is a directory that is the view itself; the rest is empty then.
 	Bind string
+	// Live: the last of Lowers is an original of its real owner, which the sandbox has to see as its own.
+	Live bool
 	// IDMap: Bind holds files of its real owner, which the sandbox has to see as its own.
 	IDMap bool
 }

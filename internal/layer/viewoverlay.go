@@ -65,7 +65,10 @@ func (c *Cache) openLayer(below Chain) (*Staged, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(c.makeWork(s), c.shapeRoot(s, root)); err != nil {
+	if below.live() {
+		err = hideJournal(s)
+	}
+	if err := errors.Join(err, c.makeWork(s), c.shapeRoot(s, root)); err != nil {
 		return nil, errors.Join(err, s.Discard())
 	}
 	return s, nil
@@ -85,6 +88,15 @@ func (c *Cache) shapeRoot(s *Staged, root Entry) error {
 	return errors.Join(err, f.close())
 }
 
+// hideJournal keeps what an apply stages in a live original out of the sandbox.
+func hideJournal(s *Staged) error {
+	f, err := openFolder(s.Dir(), needWrite)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.whiteout(JournalDir), f.close())
+}
+
 // remountable lets the open layer be mounted once more. A volatile overlay leaves a mark in its work directory that
 // forbids that, since its machine may have crashed; this process did not even end.
 func (v *overlayView) remountable() error {
@@ -92,7 +104,7 @@ func (v *overlayView) remountable() error {
 }
 
 func (v *overlayView) Mount() Mount {
-	m := Mount{Upper: v.open.Dir(), Work: workOf(v.open)}
+	m := Mount{Upper: v.open.Dir(), Work: workOf(v.open), Live: v.below.live()}
 	for _, l := range slices.Backward(v.below) {
 		m.Lowers = append(m.Lowers, l.Dir)
 	}

@@ -98,6 +98,9 @@ func shown(c checkpoint.Checkpoint) api.Checkpoint {
 	if out.Metadata == nil {
 		out.Metadata = map[string]string{}
 	}
+	if c.Live {
+		out.Base = "live"
+	}
 	if n := len(c.Base); n > 0 {
 		out.Base = c.Base[n-1].Name
 	}

@@ -79,7 +79,7 @@ func respondError(r micro.Request, err error) {
 	switch {
 	case errors.Is(err, checkpoint.ErrNotFound):
 		code = api.CodeNotFound
-	case errors.Is(err, errFull):
+	case errors.Is(err, errFull), errors.Is(err, checkpoint.ErrLive):
 		code = api.CodeConflict
 	case errors.Is(err, errRequest), errors.Is(err, events.ErrID):
 		code = api.CodeInvalid

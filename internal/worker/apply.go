@@ -256,7 +256,7 @@ func (w *Worker) applyRequest(ctx context.Context, j *job, t *target) (req appli
 	if cp == nil || cp.Phase != events.PhasePostExecute {
 		return req, nil, fmt.Errorf("worker: apply plan %q: %w", j.id, checkpoint.ErrNotFound)
 	}
-	r, release, err := w.restore(ctx, cp.ID)
+	r, release, err := w.restoreChanges(ctx, j, cp.ID)
 	if err != nil {
 		return req, nil, err
 	}
@@ -270,6 +270,15 @@ func (w *Worker) applyRequest(ctx context.Context, j *job, t *target) (req appli
 		AllowSpecial: j.plan.AllowSpecial,
 		Changes:      delta.Changes, Content: layer.NewTree(r.Chain),
 	}, release, nil
+}
+
+// restoreChanges restores a checkpoint as far as an apply needs it, which is less than all on a live base.
+func (w *Worker) restoreChanges(ctx context.Context, j *job, id string) (checkpoint.Restored, func(), error) {
+	if j.plan.Base != plan.BaseLive {
+		return w.restore(ctx, id)
+	}
+	r, err := w.cps.RestoreChanges(ctx, id)
+	return r, r.Release, err
 }
 
 // preApply keeps the bytes that are about to be replaced, stored before anything is touched.
@@ -332,13 +341,18 @@ func (j *job) applicable(changes []layer.Change) int {
 func conflicts(found []applier.Conflict) []events.Conflict {
 	out := make([]events.Conflict, len(found))
 	for i, c := range found {
-		text, err := c.Path.MarshalText()
-		if err != nil {
-			text = []byte(c.Path)
-		}
-		out[i] = events.Conflict{Path: string(text), Kind: string(c.Kind)}
+		out[i] = events.Conflict{Path: eventPath(c.Path), Kind: string(c.Kind)}
 	}
 	return out
+}
+
+// eventPath is a path as events spell it.
+func eventPath(p layer.Path) string {
+	text, err := p.MarshalText()
+	if err != nil {
+		return string(p)
+	}
+	return string(text)
 }
 
 func summary(found []applier.Conflict) string {

@@ -37,7 +37,8 @@ type target struct {
 	index *layer.Index
 	// commit is what the base was made of; known once it is.
 	commit string
-	done   func() // releases the layers it starts from, may be nil
+	watch  *layer.Watch // of a live base, nil for others
+	done   func()       // releases the layers it starts from, may be nil
 }
 
 // resolve re-checks a plan's resource where it is opened: links may have moved since the
@@ -98,6 +99,9 @@ func LocalRepo(repo string) (path string, ok bool) {
 }
 
 func (w *Worker) checkStrategy(p *plan.Plan, t *target) error {
+	if err := w.checkLive(p, t); err != nil {
+		return err
+	}
 	switch {
 	case p.Strategy == plan.GitWorktree && !canCheckout(t.info):
 		return refuse("invalid_strategy", "strategy git_worktree: %s is %s: use copy_on_write, or name the root of a git work tree with a commit", t.path, describeKind(t.info))
@@ -185,6 +189,8 @@ func (w *Worker) base(ctx context.Context, p *plan.Plan, t *target) error {
 		b, err := w.repos.FromPath(ctx, t.path, p.Resource.Ref)
 		t.chain, t.done = b.Chain, b.Release
 		return err
+	case p.Base == plan.BaseLive:
+		return w.live(ctx, t)
 	default:
 		b, err := w.bases.FromPath(ctx, t.path)
 		t.chain, t.index, t.done = b.Chain, b.Index, b.Release

@@ -26,7 +26,7 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 	if refused == nil {
 		refused = w.meets(j.plan)
 	}
-	resume := fold.Checkpoint != nil && j.plan.Strategy != plan.InPlace
+	resume := fold.Checkpoint != nil && j.plan.Strategy != plan.InPlace && j.plan.Base != plan.BaseLive
 	if refused == nil && t.path == "" && !resume {
 		refused = w.base(ctx, j.plan, t) // fetched first: the claim names the commit
 		defer t.release()
@@ -98,6 +98,9 @@ func (w *Worker) notes(p *plan.Plan, t *target) []string {
 		return []string{"base: works in place on " + t.path}
 	}
 	notes := []string{"base: the directory as it is, uncommitted and untracked files included"}
+	if p.Base == plan.BaseLive {
+		notes[0] = "base: live: the directory itself, uncommitted and untracked files included; what others change there while the plan runs shows in the sandbox, is reported, and is a conflict where the plan changes the same; checkpoints are not portable"
+	}
 	if t.info.Kind == gitrepo.KindLinkedWorkTree || t.info.Kind == gitrepo.KindSubmodule {
 		notes = append(notes, "git: .git here only points to a repository outside, so git does not work in the sandbox; git_worktree gives it one of its own")
 	}
@@ -141,7 +144,7 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 		Network: j.plan.NetworkMode(), Path: a.target.path, Index: a.target.index,
 	})
 	if err != nil {
-		return err
+		return unlivable(a.target, err)
 	}
 	defer w.discard(sb)
 	w.cps.Adopt(sb, baseLayers)
@@ -151,7 +154,7 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 	}
 	stored := w.storeBeside(ctx, pre)
 	defer func() { stored(err == nil) }()
-	err = w.steps(ctx, j, sb, pre)
+	err = w.steps(ctx, j, a.target, sb, pre)
 	if inPlace {
 		err = w.leaveInPlace(ctx, j, pre, err)
 	}
@@ -214,7 +217,7 @@ func (w *Worker) storeBeside(ctx context.Context, pre checkpoint.Checkpoint) (en
 }
 
 // steps runs the plan's steps in the sandbox and appends how they ended.
-func (w *Worker) steps(ctx context.Context, j *job, sb *sandbox.Sandbox, pre checkpoint.Checkpoint) error {
+func (w *Worker) steps(ctx context.Context, j *job, t *target, sb *sandbox.Sandbox, pre checkpoint.Checkpoint) error {
 	out, err := executor.Run(ctx, executor.Config{
 		PlanID: j.id, Plan: j.plan, Sandbox: sb, Events: j.writer, Checkpoints: w.cps, Start: pre,
 		From: j.writer.Fold().Cursor, Stop: w.draining, Log: w.log,
@@ -236,19 +239,25 @@ func (w *Worker) steps(ctx context.Context, j *job, sb *sandbox.Sandbox, pre che
 		}
 		return j.end(ctx, events.TypeFailed, d)
 	}
-	return w.executed(ctx, j, out.Delta)
+	d, err := t.drifted(ctx, out.Delta.Changes)
+	if err != nil {
+		return err
+	}
+	return w.executed(ctx, j, out.Delta, d)
 }
 
 // executed says that the steps are done, and goes on to apply where nobody has to be asked.
-func (w *Worker) executed(ctx context.Context, j *job, delta checkpoint.Delta) error {
+func (w *Worker) executed(ctx context.Context, j *job, delta checkpoint.Delta, d drift) error {
 	changed := j.applicable(delta.Changes)
 	if changed == 0 && j.plan.Apply != plan.ApplyNever {
-		return j.end(ctx, events.TypeApplied, events.Data{Changed: &changed})
+		return j.end(ctx, events.TypeApplied, events.Data{Changed: &changed, Drift: d.paths, DriftTotal: d.total})
 	}
-	if err := j.writer.Append(ctx, events.TypeExecuted, events.Data{Changed: &changed}); err != nil {
+	if err := j.writer.Append(ctx, events.TypeExecuted, events.Data{Changed: &changed, Drift: d.paths, DriftTotal: d.total}); err != nil {
 		return err
 	}
 	switch {
+	case len(d.conflicts) > 0 && j.plan.Apply != plan.ApplyNever:
+		return j.end(ctx, events.TypeConflict, d.conflict())
 	case j.plan.Apply == plan.ApplyManual:
 		return j.writer.Append(ctx, events.TypeAwaitingApproval, events.Data{Changed: &changed})
 	case j.plan.Apply == plan.ApplyNever:

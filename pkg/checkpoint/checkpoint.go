@@ -33,6 +33,9 @@ var (
 	ErrNotFound = errors.New("checkpoint: not found")
 	// ErrNoSandbox: the checkpoint's sandbox is not live on this worker; restore it instead.
 	ErrNoSandbox = errors.New("checkpoint: its sandbox does not live here")
+	// ErrLive: the checkpoint stands on the original itself, which may have changed since: only the sandbox it was
+	// taken of can go back to it.
+	ErrLive = errors.New("checkpoint: stands on a live original, so only its own sandbox can go back to it")
 	// ErrMissingLayer: a layer is neither in the cache nor in the object store.
 	ErrMissingLayer = errors.New("checkpoint: layer missing")
 )
@@ -64,6 +67,8 @@ type Checkpoint struct {
 	SizeBytes int64 `json:"size_bytes"`
 	// Portable: the base and all layers are stored.
 	Portable bool `json:"portable"`
+	// Live: the base was the original itself. Such a checkpoint is never portable: its record names the layers above.
+	Live bool `json:"live,omitempty"`
 	// Delta names the stored difference from the base (post_execute only).
 	Delta string `json:"delta,omitempty"`
 	// Lost lists what the layers could not keep.

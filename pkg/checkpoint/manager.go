@@ -48,6 +48,8 @@ type local struct {
 	base  int // how many layers of chain are the base
 	chain layer.Chain
 	own   string // id of the layer this checkpoint closed, "" if nothing changed
+	// recorded: Store made a record of it, portable or not.
+	recorded bool
 }
 
 type tracked struct {
@@ -155,6 +157,7 @@ func (m *Manager) CreateAs(ctx context.Context, id string, s Sandbox, want Check
 	l.cp = Checkpoint{
 		ID: id, SandboxID: s.ID(), PlanID: want.PlanID, Phase: want.Phase, Worker: m.cfg.Worker,
 		CreatedAt: time.Now().UTC(), Metadata: maps.Clone(want.Metadata), Lost: lost(chain[l.base:]),
+		Live: len(chain) > 0 && chain[0].Live,
 	}
 	if top := topID(chain); top != t.last {
 		l.own, t.last = top, top

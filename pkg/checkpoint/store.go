@@ -17,7 +17,8 @@ import (
 )
 
 // Store makes a local checkpoint portable: layers first, then the record, then the layers
-// are looked at once more. It is idempotent; a failed call may be repeated.
+// are looked at once more. It is idempotent; a failed call may be repeated. Of a checkpoint on a live base the
+// layers above it are stored, and the record says that it is not portable.
 func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
 	m.mu.Lock()
 	l := m.local[id]
@@ -25,13 +26,20 @@ func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
 	if l == nil {
 		return Checkpoint{}, fmt.Errorf("%w: %q has no layers on this worker", ErrNotFound, id)
 	}
-	if cp := m.snapshot(l); cp.Portable {
+	m.mu.Lock()
+	cp, recorded := l.cp, l.recorded
+	m.mu.Unlock()
+	if recorded {
 		return cp, nil
 	}
-	refs := make([]LayerRef, len(l.chain))
+	chain, base := l.chain, l.base
+	if cp.Live {
+		chain, base = chain[base:], 0
+	}
+	refs := make([]LayerRef, len(chain))
 	var own int64
-	for i, x := range l.chain {
-		ref, err := m.upload(ctx, l.chain[:i], x)
+	for i, x := range chain {
+		ref, err := m.upload(ctx, chain[:i], x)
 		if err != nil {
 			return Checkpoint{}, fmt.Errorf("checkpoint: store %q: %w", id, err)
 		}
@@ -40,8 +48,8 @@ func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
 			own = ref.Size
 		}
 	}
-	cp := m.snapshot(l)
-	cp.Base, cp.Layers, cp.SizeBytes, cp.Portable = refs[:l.base:l.base], refs[l.base:], own, true
+	cp = m.snapshot(l)
+	cp.Base, cp.Layers, cp.SizeBytes, cp.Portable = refs[:base:base], refs[base:], own, !cp.Live
 	if err := m.record(ctx, cp); err != nil {
 		return Checkpoint{}, err
 	}
@@ -51,7 +59,7 @@ func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
 		}
 	}
 	m.mu.Lock()
-	l.cp = cp
+	l.cp, l.recorded = cp, true
 	m.mu.Unlock()
 	return cp, nil
 }
@@ -146,8 +154,20 @@ const restoreTries = 3
 
 // Restore brings a checkpoint's layers into the cache, each verified against its digest
 // before it is visible, and keeps the manager from removing them until Release. The base's
-// owner may: retain it there. It works for local checkpoints that are not portable yet, too.
-func (m *Manager) Restore(ctx context.Context, id string) (r Restored, err error) {
+// owner may: retain it there. It works for local checkpoints that are not portable yet, too. A checkpoint on a live
+// base fails with ErrLive.
+func (m *Manager) Restore(ctx context.Context, id string) (Restored, error) {
+	r, err := m.RestoreChanges(ctx, id)
+	if err == nil && r.Live {
+		r.Release()
+		return Restored{}, fmt.Errorf("checkpoint: restore %q: %w", id, ErrLive)
+	}
+	return r, err
+}
+
+// RestoreChanges is Restore for whoever needs what the checkpoint changed and no more: on a live base Chain is the
+// layers above it.
+func (m *Manager) RestoreChanges(ctx context.Context, id string) (r Restored, err error) {
 	for range restoreTries {
 		if r, err = m.restore(ctx, id); err != nil {
 			return Restored{}, err
@@ -166,8 +186,12 @@ func (m *Manager) restore(ctx context.Context, id string) (Restored, error) {
 	l := m.local[id]
 	m.mu.Unlock()
 	if l != nil {
-		if cp := m.snapshot(l); !cp.Portable || m.present(l.chain) == nil {
-			return Restored{Checkpoint: cp, Chain: l.chain, BaseLayers: l.base}, nil
+		cp, chain, base := m.snapshot(l), l.chain, l.base
+		if cp.Live {
+			chain, base = chain[base:], 0
+		}
+		if !cp.Portable && !cp.Live || m.present(chain) == nil {
+			return Restored{Checkpoint: cp, Chain: chain, BaseLayers: base}, nil
 		}
 	}
 	cp, err := Load(ctx, m.cfg.Records, id)
@@ -249,6 +273,9 @@ func deadline(size int64) time.Duration {
 
 // Export writes the full tree of a stored checkpoint as a tar; see layer.Export.
 func Export(ctx context.Context, cp Checkpoint, store objectstore.Store, w io.Writer) error {
+	if cp.Live {
+		return fmt.Errorf("checkpoint: export %q: %w", cp.ID, ErrLive)
+	}
 	var tars []layer.Source
 	for _, refs := range [][]LayerRef{cp.Base, cp.Layers} {
 		for _, ref := range refs {

@@ -99,9 +99,12 @@ type Data struct {
 
 	Checkpoint *CheckpointRef `json:"checkpoint,omitempty"`
 	Conflicts  []Conflict     `json:"conflicts,omitempty"`
-	Changed    *int           `json:"changed,omitempty" jsonschema:"description=number of paths that were or will be changed"`
-	RolledBack string         `json:"rolled_back,omitempty" jsonschema:"description=what was put back: sandbox or original or none"`
-	Notes      []string       `json:"notes,omitempty"`
+	// Drift is what others changed in a live base while the plan ran: some of the paths, and how many there are.
+	Drift      []string `json:"drift,omitempty" jsonschema:"description=paths of a live base that others changed while the plan ran; at most 20"`
+	DriftTotal int      `json:"drift_total,omitempty" jsonschema:"description=how many such paths there are"`
+	Changed    *int     `json:"changed,omitempty" jsonschema:"description=number of paths that were or will be changed"`
+	RolledBack string   `json:"rolled_back,omitempty" jsonschema:"description=what was put back: sandbox or original or none"`
+	Notes      []string `json:"notes,omitempty"`
 	// Omitted says what was left out because the event would not have fitted into a message.
 	Omitted string `json:"omitted,omitempty"`
 
@@ -121,6 +124,7 @@ type CheckpointRef struct {
 	Phase     string `json:"phase" jsonschema:"enum=pre_execute,enum=step,enum=post_execute,enum=pre_apply,enum=session"`
 	SizeBytes int64  `json:"size_bytes" jsonschema:"description=stored size of its own layer"`
 	Portable  bool   `json:"portable"`
+	Live      bool   `json:"live,omitempty" jsonschema:"description=its base was the original itself; never portable"`
 	// Cursor is the index of the step that runs next on a sandbox in this state.
 	Cursor int    `json:"cursor"`
 	Object string `json:"object,omitempty" jsonschema:"description=name of its own layer in the object store"`

@@ -96,7 +96,7 @@ func ruleFor(typ string) (rule, bool) {
 	case TypeApplied:
 		return rule{from: held, holder: true, cancel: true, ready: mayApply}, true
 	case TypeConflict:
-		return rule{from: []string{StateApplying}, holder: true}, true
+		return rule{from: held, holder: true, ready: isExecuted}, true
 	case TypeFailed, TypeRetrying, TypeInterrupted:
 		return rule{from: held, holder: true}, true
 	case TypeCancelRequested:
@@ -117,6 +117,7 @@ func isManual(f Fold, _ Data) string {
 	return unless(f.Apply == ApplyManual, "the plan does not ask for approval")
 }
 func notExecuted(f Fold, _ Data) string { return unless(!f.Executed, "it is executed already") }
+func isExecuted(f Fold, _ Data) string  { return unless(f.Executed, "it is not executed yet") }
 func hasCheckpoint(_ Fold, d Data) string {
 	return unless(d.Checkpoint != nil, "no checkpoint in it")
 }
@@ -199,7 +200,7 @@ func (f Fold) effect(typ string, d Data) Fold {
 
 // outcome takes over what any event may say: a portable checkpoint, an error, what changed.
 func (f Fold) outcome(typ string, d Data) Fold {
-	if c := d.Checkpoint; c != nil && c.Portable && c.resumable() && (f.Checkpoint == nil || c.Cursor >= f.Checkpoint.Cursor) {
+	if c := d.Checkpoint; c != nil && c.kept() && c.resumable() && (f.Checkpoint == nil || c.Cursor >= f.Checkpoint.Cursor) {
 		f.Checkpoint = &FoldCheckpoint{ID: c.ID, Phase: c.Phase, Cursor: c.Cursor, Object: c.Object}
 	}
 	if d.Changed != nil {
@@ -222,6 +223,10 @@ func (f Fold) outcome(typ string, d Data) Fold {
 	}
 	return f
 }
+
+// kept tells whether the store has what is to be known of a checkpoint: all of it, or what it changed of a live base
+// once there is no more to run.
+func (c CheckpointRef) kept() bool { return c.Portable || c.Live && c.Phase == PhasePostExecute }
 
 func (c CheckpointRef) resumable() bool {
 	return c.Phase == PhasePreExecute || c.Phase == PhaseStep || c.Phase == PhasePostExecute

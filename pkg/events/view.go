@@ -34,6 +34,9 @@ type View struct {
 	Steps       []StepView       `json:"steps"`
 	Checkpoints []CheckpointView `json:"checkpoints"`
 	Conflicts   []Conflict       `json:"conflicts"`
+	// Drift is what others changed in a live base while the plan ran, at most 20 of DriftTotal paths.
+	Drift      []string `json:"drift,omitempty"`
+	DriftTotal int      `json:"drift_total,omitempty"`
 
 	Changed         *int      `json:"changed" jsonschema:"nullable"`
 	RolledBack      *string   `json:"rolled_back" jsonschema:"nullable"`
@@ -98,6 +101,7 @@ func BuildView(records []Record) View {
 	v.Steps = append(v.Steps, b.steps...)
 	v.Checkpoints = append(v.Checkpoints, b.checkpoints...)
 	v.Conflicts = append(v.Conflicts, b.conflicts...)
+	v.Drift, v.DriftTotal = b.drift, b.drifted
 	v.Notes = append(v.Notes, b.notes...)
 	v.Isolation = text(b.isolation)
 	if b.err != "" {
@@ -129,6 +133,8 @@ type viewBuilder struct {
 	steps       []StepView
 	checkpoints []CheckpointView
 	conflicts   []Conflict
+	drift       []string
+	drifted     int
 	notes       []string
 	isolation   string
 	err         string
@@ -156,6 +162,9 @@ func (b *viewBuilder) add(e Event) {
 	}
 	if d.Final {
 		b.err = d.Error
+	}
+	if d.DriftTotal > 0 {
+		b.drift, b.drifted = d.Drift, d.DriftTotal
 	}
 	if d.Isolation != "" {
 		b.isolation = d.Isolation

@@ -24,6 +24,7 @@ const longestBackoff = 5 * time.Minute
 // The methods below expect a plan that was completed this way.
 func (p *Plan) Defaults() {
 	orElse(&p.Strategy, CopyOnWrite)
+	orElse(&p.Base, BaseImage)
 	orElse(&p.Class, Normal)
 	orElse(&p.Timeout, DefaultTimeout)
 	orElse(&p.OnFailure, Rollback)

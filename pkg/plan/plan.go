@@ -34,6 +34,15 @@ const (
 	GitWorktree Strategy = "git_worktree"
 )
 
+// Base says what the sandbox of a path starts from.
+type Base string
+
+// The bases. Live is the directory itself as the lowest layer, which others may go on changing.
+const (
+	BaseImage Base = "image"
+	BaseLive  Base = "live"
+)
+
 // Class orders waiting plans.
 type Class string
 
@@ -85,6 +94,10 @@ type Plan struct {
 	Pool string `json:"pool,omitempty"`
 	// Strategy says what steps write to; default copy_on_write.
 	Strategy Strategy `json:"strategy,omitempty"`
+	// Base says what a sandbox with copy_on_write starts from: an image of the path as it is then, or the path
+	// itself (live), where what others change meanwhile is told and, where the plan changes the same, a conflict; default
+	// image.
+	Base Base `json:"base,omitempty"`
 	// Class orders waiting plans; default normal.
 	Class Class `json:"class,omitempty"`
 	// Key serialises plans that name the same one; default the resource.

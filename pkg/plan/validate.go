@@ -54,6 +54,7 @@ func (c *checker) plan() {
 	oneOf(c, "on_failure", p.OnFailure, Rollback, Keep)
 	oneOf(c, "apply", p.Apply, ApplyAuto, ApplyManual, ApplyNever)
 	c.inPlace()
+	c.base()
 	c.duration("timeout", p.Timeout, maxTimeout)
 	c.duration("expires_in", p.ExpiresIn, maxExpiry)
 	c.whole("max_attempts", p.MaxAttempts, maxAttempts)
@@ -138,6 +139,21 @@ func (c *checker) inPlace() {
 	}
 	if p.Resource != nil && p.Resource.Repo != "" || p.Pool != "" {
 		c.addf("strategy", "none works on the original, which only a path has: choose copy_on_write")
+	}
+}
+
+// base reports where the original cannot be the base.
+func (c *checker) base() {
+	p := c.p
+	oneOf(c, "base", p.Base, BaseImage, BaseLive)
+	if p.Base != BaseLive {
+		return
+	}
+	if p.Strategy != CopyOnWrite && p.Strategy != "" {
+		c.addf("base", "live shows the original below the sandbox, which strategy %s does not: write strategy: copy_on_write or leave base out", p.Strategy)
+	}
+	if p.Resource != nil && p.Resource.Repo != "" || p.Pool != "" {
+		c.addf("base", "live is the directory itself, which only a path has: leave base out")
 	}
 }
 

@@ -130,7 +130,7 @@ func (s *Sandbox) attach(ctx context.Context) error {
 	} else {
 		// Volatile: unmounting would else wait until the disk has all that anyone wrote to its file system, at each
 		// checkpoint; no open layer outlives a crash of the machine anyway.
-		mount, err = s.host.Mounter.Overlay(ctx, isolate.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Volatile: true})
+		mount, err = s.host.Mounter.Overlay(ctx, isolate.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Volatile: true, Live: m.Live})
 	}
 	if err != nil {
 		return err

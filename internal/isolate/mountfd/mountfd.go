@@ -113,6 +113,8 @@ type Overlay struct {
 	UserXattr bool
 	// Volatile leaves out the syncfs of the upper's file system at unmount.
 	Volatile bool
+	// Live: others change the lowest layer meanwhile, so nothing is remembered about its files (index).
+	Live bool
 }
 
 // Mount makes the overlay. Directories are given to the kernel as descriptors of this
@@ -173,6 +175,9 @@ func (o Overlay) flags() []Option {
 		options = []Option{"userxattr", "index=on"}
 	default:
 		options = append(options, "redirect_dir=on", "index=on")
+	}
+	if o.Live {
+		options[len(options)-1] = "index=off"
 	}
 	if o.Volatile && o.Upper != "" {
 		options = append(options, "volatile")

@@ -172,6 +172,7 @@ type Overlay struct {
 	Lowers      []string
 	Upper, Work string
 	Volatile    bool
+	Live        bool
 }
 
 func (m *Overlay) fields(c *codec) {
@@ -179,6 +180,7 @@ func (m *Overlay) fields(c *codec) {
 	c.string(&m.Upper)
 	c.string(&m.Work)
 	c.bool(&m.Volatile)
+	c.bool(&m.Live)
 }
 
 // Bind asks a mounter for a view of a directory.

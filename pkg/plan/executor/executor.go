@@ -324,7 +324,7 @@ func (r *run) conclude(ctx context.Context) (Outcome, error) {
 // Ref is how events speak of a checkpoint after which the step of index cursor runs next.
 func Ref(cp checkpoint.Checkpoint, cursor int) *events.CheckpointRef {
 	ref := &events.CheckpointRef{
-		ID: cp.ID, Phase: string(cp.Phase), SizeBytes: cp.SizeBytes, Portable: cp.Portable, Cursor: cursor, Lost: len(cp.Lost),
+		ID: cp.ID, Phase: string(cp.Phase), SizeBytes: cp.SizeBytes, Portable: cp.Portable, Live: cp.Live, Cursor: cursor, Lost: len(cp.Lost),
 	}
 	if n := len(cp.Layers); n > 0 && cp.SizeBytes > 0 {
 		ref.Object = cp.Layers[n-1].Name
