@@ -70,15 +70,19 @@ func WatchDir(ctx context.Context, dir string) (*Watch, error) {
 	w := &Watch{dir: dir, since: readClock().wall - int64(racyWindow), seed: maphash.MakeSeed(), known: map[uint128]fingerprint{}, done: make(chan struct{})}
 	go func() {
 		defer close(w.done)
-		w.err = w.walk(ctx, func(p Path, st unix.Stat_t) {
-			if st.Ctim.Nano() >= w.since {
-				w.known[w.key(p)] = fingerprint{}
-				return
-			}
-			w.known[w.key(p)] = w.print(st)
-		})
+		w.err = w.look(ctx)
 	}()
 	return w, nil
+}
+
+// look notes every path, those that changed since the watch began as such.
+func (w *Watch) look(ctx context.Context) error {
+	return w.walk(ctx, func(p Path, st unix.Stat_t) {
+		w.known[w.key(p)] = fingerprint{}
+		if st.Ctim.Nano() < w.since {
+			w.known[w.key(p)] = w.print(st)
+		}
+	})
 }
 
 // Wait returns when the walk is done, with its error.
@@ -232,10 +236,8 @@ func (w *Watch) Changed(ctx context.Context, most int) (paths []Path, total int,
 		return nil, 0, err
 	}
 	var dirs []Path
-	listed := map[Path]bool{} // directories with something listed in them
+	listed := map[Path]bool{} // directories with something new in them
 	add := func(p Path) {
-		dir, _ := split(p)
-		listed[dir] = true
 		if total++; len(paths) < most {
 			paths = append(paths, p)
 		}
@@ -248,6 +250,9 @@ func (w *Watch) Changed(ctx context.Context, most int) (paths []Path, total int,
 		case known && st.Mode&unix.S_IFMT == unix.S_IFDIR && (then.identity == now.identity || then.late()):
 			dirs = append(dirs, p) // by its entries
 		default:
+			if dir, _ := split(p); !known {
+				listed[dir] = true
+			}
 			add(p)
 		}
 	})

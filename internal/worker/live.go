@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
@@ -107,11 +108,14 @@ func (t *target) drifted(ctx context.Context, changes []layer.Change) (drift, er
 	}
 	for _, p := range both {
 		d.conflicts = append(d.conflicts, applier.Conflict{Path: p, Kind: kindDrift})
+		if !slices.Contains(all, p) { // it is gone, or was not reached among so many
+			all, total = append([]layer.Path{p}, all...), total+1
+		}
 	}
-	for _, p := range all {
+	for _, p := range all[:min(len(all), driftShown)] {
 		d.paths = append(d.paths, eventPath(p))
 	}
-	d.total = max(total, len(both))
+	d.total = total
 	return d, nil
 }
 

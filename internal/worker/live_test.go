@@ -14,24 +14,26 @@ import (
 	"github.com/warmfleet/warmfleet/pkg/events"
 )
 
-// livePlan is a plan on a live base whose step waits until the test took the file `hold` out of the original.
+// held waits in a step until the test wrote into the file `hold` of the original. A file that the test removed might
+// stay visible: the kernel remembers names that it has looked up.
+const held = "n=0; while ! grep -q go hold; do n=$((n+1)); [ $n -lt 2000 ]; sleep 0.01; done"
+
+// livePlan is a plan on a live base whose step waits before it does its work.
 func livePlan(apply, script string) string {
-	return "base: live\napply: " + apply + "\nsteps:\n- id: s\n  run: |\n    echo ready; n=0; while [ -e hold ]; do n=$((n+1)); [ $n -lt 2000 ]; sleep 0.01; done\n    " + script + "\n"
+	return "base: live\napply: " + apply + "\nsteps:\n- id: s\n  run: |\n    " + held + "\n    " + script + "\n"
 }
 
 // meanwhile submits a plan, and changes the original between its start and its step's work.
 func (r *rig) meanwhile(t *testing.T, text string, change func()) *events.Writer {
 	t.Helper()
-	r.write(t, "hold", "")
+	r.write(t, "hold", "wait")
 	settle(t)
 	p := r.submit(t, text)
 	r.until(t, p.PlanID(), "step", ofKind(events.TypeStepStarted))
 	if change != nil {
 		change()
 	}
-	if err := os.Remove(filepath.Join(r.tree, "hold")); err != nil {
-		t.Fatal(err)
-	}
+	r.write(t, "hold", "go")
 	return p
 }
 
@@ -96,7 +98,7 @@ func TestWorker_LiveBaseDrift(t *testing.T) {
 			if err := os.Remove(filepath.Join(r.tree, "a")); err != nil {
 				t.Fatal(err)
 			}
-		}, []string{"a"}, []string{"."}},
+		}, []string{"a"}, []string{"a", "."}},
 		{"AddedBoth", "echo x >new", func(t *testing.T, r *rig) { r.write(t, "new", "by others\n") }, []string{"new"}, []string{"new"}},
 		{"ParentReplaced", "echo x >d/new", func(t *testing.T, r *rig) {
 			err := os.Rename(filepath.Join(r.tree, "d"), filepath.Join(r.tree, "e"))
@@ -172,9 +174,9 @@ func TestWorker_LiveBaseApprovedLater(t *testing.T) {
 func TestWorker_LiveBaseStartsAgain(t *testing.T) {
 	r := newRig(t)
 	_, stop := r.worker(t, "w1")
-	r.write(t, "hold", "")
+	r.write(t, "hold", "wait")
 	settle(t)
-	p := r.submit(t, "base: live\napply: auto\nsteps:\n- id: one\n  checkpoint: true\n  run: cat a >seen\n- id: two\n  run: |\n    n=0; while [ -e hold ]; do n=$((n+1)); [ $n -lt 2000 ]; sleep 0.01; done\n")
+	p := r.submit(t, "base: live\napply: auto\nsteps:\n- id: one\n  checkpoint: true\n  run: cat a >seen\n- id: two\n  run: |\n    "+held+"\n")
 	r.until(t, p.PlanID(), "second step", func(e events.Event) bool { return e.Kind() == events.TypeStepStarted && e.Data.Step == "two" })
 	stopped := make(chan struct{})
 	go func() {
@@ -184,9 +186,7 @@ func TestWorker_LiveBaseStartsAgain(t *testing.T) {
 	r.until(t, p.PlanID(), "hand-over", ofKind(events.TypeInterrupted))
 	<-stopped
 	r.write(t, "a", "changed since\n")
-	if err := os.Remove(filepath.Join(r.tree, "hold")); err != nil {
-		t.Fatal(err)
-	}
+	r.write(t, "hold", "go")
 	r.worker(t, "w2")
 	r.ends(t, p.PlanID(), events.StateApplied)
 	r.has(t, "seen", "changed since\n")

@@ -24,7 +24,7 @@ func TestPlan_Defaults(t *testing.T) {
 	removed := ""
 	want := &Plan{
 		Version: 1, Resource: &Resource{Path: "/a"},
-		Strategy: CopyOnWrite, Class: Normal, Timeout: Duration(time.Hour),
+		Strategy: CopyOnWrite, Base: BaseImage, Class: Normal, Timeout: Duration(time.Hour),
 		Network:      &Network{Mode: NetworkNone},
 		StepDefaults: &StepDefaults{WorkingDir: ".", Timeout: Duration(10 * time.Minute)},
 		Steps: []Step{

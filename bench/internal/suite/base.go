@@ -10,6 +10,7 @@ import (
 
 	"github.com/warmfleet/warmfleet/bench/internal/bench"
 	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/pkg/sandbox"
 )
 
 // Base measures the base images of a path.
@@ -30,7 +31,49 @@ func bases(ctx context.Context, e *bench.Env) error {
 	if err != nil {
 		return err
 	}
-	return refreshes(ctx, e, t)
+	return errors.Join(refreshes(ctx, e, t), liveStart(ctx, e, t))
+}
+
+// liveStart makes a sandbox on the tree itself, whose peer is what comes before a sandbox on an image for the first time.
+func liveStart(ctx context.Context, e *bench.Env, t tree) error {
+	g, err := newEngine(ctx, filepath.Join(e.Dir, "live"), inMemory())
+	if err != nil {
+		return err
+	}
+	defer g.close()
+	back := filepath.Join(e.Dir, "live-copied")
+	got, err := bench.InTurn(ctx, pick(e, 5, 1),
+		func(ctx context.Context) (time.Duration, error) {
+			ctx, stop := context.WithCancel(ctx)
+			var sb *sandbox.Sandbox
+			var w *layer.Watch
+			d, err := bench.Time(func() error {
+				l, err := layer.Live(t.dir)
+				if err == nil {
+					w, err = layer.WatchDir(ctx, t.dir)
+				}
+				if err == nil {
+					sb, err = g.on(ctx, layer.Chain{l})
+				}
+				return err
+			})
+			if w != nil {
+				err = errors.Join(err, w.Wait())
+			}
+			stop()
+			if sb != nil {
+				err = errors.Join(err, sb.Close())
+			}
+			return d, err
+		},
+		func(ctx context.Context) (time.Duration, error) {
+			d, err := bench.Time(func() error { return tool(ctx, e.Dir, "cp", "-a", t.dir, back) })
+			return d, errors.Join(err, os.RemoveAll(back))
+		})
+	if err != nil {
+		return err
+	}
+	return e.Add(bench.Result{What: "start of a sandbox on a live base, " + t.String(), Ours: got[0], Peer: "cp -a", Theirs: got[1]})
 }
 
 // firstBase reads the whole tree into an empty cache.
