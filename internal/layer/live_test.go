@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmfleet/warmfleet/internal/layer/layertest"
 )
 
 // watched is a directory that has been watched since all in it was old enough.
@@ -38,7 +40,7 @@ func TestWatch_Drifted(t *testing.T) {
 		{"Nothing", func(string) error { return nil }, nil, nil},
 		{"Content", func(d string) error { return os.WriteFile(d+"/f", []byte("CONTENT"), 0o644) }, []Path{"f"}, []Path{"f"}},
 		{"SameSizeAndTime", func(d string) error {
-			return keepTime(d+"/f", func() error { return os.WriteFile(d+"/f", []byte("CONTENT"), 0o644) })
+			return layertest.KeepTime(d+"/f", func() error { return os.WriteFile(d+"/f", []byte("CONTENT"), 0o644) })
 		}, []Path{"f"}, []Path{"f"}},
 		{"Beside", func(d string) error { return write(d, "d/x", "") }, nil, []Path{"d/x"}},
 		{"Added", func(d string) error { return write(d, "d/new", "") }, []Path{"d/new"}, []Path{"d/new"}},
