@@ -39,6 +39,7 @@ func (n *normaliser) copyBelow(f *folder, path Path, name string, low *merged) e
 	group := e.part.links[from]
 	key := inode{uint64(e.part.index), e.st.Ino}
 	if first, done := n.placed[key]; done && len(group) > 0 {
+		n.linked = true
 		return n.linkAt(first, f, name)
 	}
 	if len(group) > 0 {

@@ -8,9 +8,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/warmfleet/warmfleet/internal/layer/layertest"
+	"github.com/warmfleet/warmfleet/internal/layer/modeltest"
 )
 
-func TestMain(m *testing.M) { os.Exit(layertest.Main(m, layertest.RunStep)) }
+func TestMain(m *testing.M) {
+	modeltest.Main()
+	os.Exit(layertest.Main(m, layertest.RunStep))
+}
 
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -56,6 +56,11 @@ func Beside(t *testing.T, first *Bed) *Bed {
 	if root {
 		owner = isolate.HostID
 	}
+	t.Cleanup(func() { // before TempDir's own cleanup, which directories without permissions would stop
+		if err := layer.RemoveTree(filepath.Join(dir, "layers")); err != nil {
+			t.Error(err)
+		}
+	})
 	cache, err := layer.OpenCache(filepath.Join(dir, "layers"), layer.Options{Owner: owner, Trusted: root, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)

@@ -64,8 +64,8 @@ func Steps() map[string]Step {
 			return errors.Join(os.Chmod(d+"/ro", 0o755), Write(d, "ro/g", "newer"), os.RemoveAll(d+"/ro/f"), Write(d, "ro/f", "f again"), os.Chmod(d+"/ro", 0o555))
 		},
 		"RemoveReadOnly": func(d string) error { return errors.Join(os.Chmod(d+"/ro", 0o755), os.RemoveAll(d+"/ro")) },
-		"JournalDir":    func(d string) error { return Write(d, JournalDir+"/x", "x") },
-		"RemoveSpecial": func(d string) error { return os.RemoveAll(d + "/odd") },
+		"JournalDir":     func(d string) error { return Write(d, JournalDir+"/x", "x") },
+		"RemoveSpecial":  func(d string) error { return os.RemoveAll(d + "/odd") },
 	}
 	maps.Copy(all, renames())
 	return all
