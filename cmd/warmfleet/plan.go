@@ -19,7 +19,7 @@ import (
 
 func (a *app) planCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "plan", Short: "Look at plans, approve, reject and cancel them",
+		Use: "plan", Short: "Look at plans, approve, reject, cancel and undo them",
 		Example: `  warmfleet plan ls
   warmfleet plan show ID -o json
   warmfleet plan diff ID
@@ -27,7 +27,7 @@ func (a *app) planCommand() *cobra.Command {
 	}
 	c.AddCommand(
 		a.planLs(), a.planShow(), a.planEvents(), a.planLogs(), a.planDiff(),
-		a.planApprove(),
+		a.planApprove(), a.planUndo(),
 		a.planChange("reject", "End a plan that awaits approval", (*handle).reject),
 		a.planChange("cancel", "Cancel a plan; until its apply has begun", (*handle).cancel),
 		a.planLint(), a.planSchema(),
@@ -104,13 +104,15 @@ func (a *app) printPlan(v events.View) error {
 		for _, c := range v.Checkpoints {
 			fmt.Fprintf(t, "checkpoint\t%s  %s, %s%s\n", c.ID, c.Phase, size(c.SizeBytes), portable(c.Portable))
 		}
-		for _, c := range v.Conflicts {
-			fmt.Fprintf(t, "conflict\t%s: %s\n", quoted(c.Path), c.Kind)
-		}
+		printUndoView(t, v.Undo)
 		for _, n := range v.Notes {
 			fmt.Fprintf(t, "note\t%s\n", n)
 		}
 		t.Flush()
+		printConflicts(w, v.Conflicts, v.ConflictCount)
+		if v.Undo != nil {
+			printConflicts(w, v.Undo.Conflicts, v.Undo.ConflictCount)
+		}
 	})
 }
 

@@ -67,7 +67,7 @@ checkpoints to go back to, and changes the original only when it is applied: who
 // unbuilt are the nouns and verbs of the product that this version does not have.
 var unbuilt = map[string][]string{
 	"warmfleet":            {"session", "pool", "image", "schedule", "dlq", "check", "schema", "verify", "gc", "config"},
-	"warmfleet plan":       {"retry", "undo", "artifacts"},
+	"warmfleet plan":       {"retry", "artifacts"},
 	"warmfleet checkpoint": {"diff", "fork", "verify"},
 	"warmfleet worker":     {"drain", "resume"},
 }

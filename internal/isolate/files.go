@@ -59,6 +59,58 @@ func (i *Init) WriteFile(ctx context.Context, w FileWrite) error {
 	return err
 }
 
+// LookAt reads a regular file, or the text of a symbolic link, of at most max bytes. Links are not followed, on the way
+// to it neither: that is syscall.ELOOP.
+func (i *Init) LookAt(ctx context.Context, path string, max int64) ([]byte, fs.FileMode, error) {
+	frame, err := i.fileCall(ctx, wire.KindLook, "look at", &wire.File{Path: path, Max: min(max, wire.MaxContent)})
+	if err != nil {
+		return nil, 0, err
+	}
+	var m wire.Content
+	if err := frame.Decode(&m); err != nil {
+		return nil, 0, err
+	}
+	return m.Data, fileMode(m.Mode), nil
+}
+
+// FileChange is one path of the workspace as it is to be.
+type FileChange struct {
+	Path string // clean, relative to the workspace
+	// Remove: nothing is to be there, and the rest is not read. A directory that it leaves empty goes too.
+	Remove bool
+	// Link: Content is the text of a symbolic link.
+	Link    bool
+	Content []byte
+	Mode    uint32 // permission bits of a file
+}
+
+// ChangeFiles makes several changes, all or none: after an error the workspace is as before. Each path may occur
+// once; what is there now is replaced, unless it is a directory. No link is followed. All contents together are at most
+// 64 MiB, else ErrTooLarge.
+func (i *Init) ChangeFiles(ctx context.Context, list []FileChange) error {
+	var m wire.Changes
+	size := 0
+	for _, c := range list {
+		f := wire.File{Path: c.Path}
+		switch {
+		case c.Remove:
+		case c.Link:
+			f.Mode, f.Content = unix.S_IFLNK|0o777, c.Content
+		default:
+			f.Mode, f.Content = unix.S_IFREG|uint64(c.Mode&0o7777), c.Content
+		}
+		m.List = append(m.List, f)
+		size += len(f.Content)
+	}
+	if size > wire.MaxContent {
+		return fmt.Errorf("isolate: change files: %w", ErrTooLarge)
+	}
+	if _, err := i.fileRequest(ctx, wire.KindChange, &m); err != nil {
+		return fmt.Errorf("isolate: change files: %w", err)
+	}
+	return nil
+}
+
 // Stat describes a path.
 func (i *Init) Stat(ctx context.Context, path string) (FileInfo, error) {
 	frame, err := i.fileCall(ctx, wire.KindStat, "stat", &wire.File{Path: path})
@@ -90,6 +142,15 @@ func (i *Init) List(ctx context.Context, path string) ([]FileInfo, error) {
 }
 
 func (i *Init) fileCall(ctx context.Context, kind wire.Kind, verb string, m *wire.File) (wire.Frame, error) {
+	frame, err := i.fileRequest(ctx, kind, m)
+	if err != nil {
+		return wire.Frame{}, fmt.Errorf("isolate: %s %q: %w", verb, m.Path, err)
+	}
+	return frame, nil
+}
+
+// fileRequest makes one file call at a time.
+func (i *Init) fileRequest(ctx context.Context, kind wire.Kind, m wire.Body) (wire.Frame, error) {
 	select {
 	case i.fileUse <- struct{}{}:
 		defer func() { <-i.fileUse }()
@@ -100,10 +161,7 @@ func (i *Init) fileCall(ctx context.Context, kind wire.Kind, verb string, m *wir
 	if errors.Is(err, unix.EFBIG) {
 		err = ErrTooLarge
 	}
-	if err != nil {
-		return wire.Frame{}, fmt.Errorf("isolate: %s %q: %w", verb, m.Path, err)
-	}
-	return frame, nil
+	return frame, err
 }
 
 func fileInfo(m wire.Info) FileInfo {

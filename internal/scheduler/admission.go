@@ -28,7 +28,7 @@ type admission struct {
 	workers map[string]events.Worker
 }
 
-// entry is one plan that is not final.
+// entry is one plan that is not final, or is being undone.
 type entry struct {
 	id   string
 	fold events.Fold
@@ -43,7 +43,7 @@ func newAdmission() *admission {
 
 // observe takes in the state of a plan after an event.
 func (a *admission) observe(id string, f events.Fold) {
-	if f.Final() {
+	if f.Final() && !f.Undoing {
 		delete(a.plans, id)
 		return
 	}
@@ -64,6 +64,9 @@ func (e *entry) pending() bool {
 }
 
 func (e *entry) verb() string {
+	if e.fold.Undoing {
+		return events.VerbUndo
+	}
 	if e.fold.Executed {
 		return events.VerbApply
 	}
@@ -78,6 +81,8 @@ func (a *admission) decide() []verdict {
 		v := verdict{id: e.id}
 		pool, why := a.route(e.fold)
 		switch {
+		case e.fold.Undoing && (why.reject != "" || why.wait != ""):
+			continue // it waits; a plan that has ended says no more about itself
 		case why.reject != "":
 			v.reject = why.reject
 		case why.wait != "":

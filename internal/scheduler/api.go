@@ -50,6 +50,7 @@ func (s *Scheduler) handlers() map[[2]string]handler {
 	return map[[2]string]handler{
 		{"plan", "submit"}: s.planSubmit, {"plan", "get"}: s.planGet, {"plan", "list"}: s.planList,
 		{"plan", "approve"}: s.planApprove, {"plan", "reject"}: s.planReject, {"plan", "cancel"}: s.planCancel, {"plan", "diff"}: s.planDiff,
+		{"plan", "undo"}:       s.planUndo,
 		{"checkpoint", "list"}: s.checkpointList, {"checkpoint", "get"}: s.checkpointGet,
 		{"checkpoint", "rollback"}: s.checkpointRollback, {"checkpoint", "delete"}: s.checkpointDelete,
 		{"worker", "list"}: s.workerList,

@@ -52,7 +52,7 @@ func (x *index) observe(r events.Record) {
 	x.mu.Lock()
 	x.plans[id] = known{*f, r.Event.Time}
 	x.admission.observe(id, *f)
-	if r.Event.Data.Final {
+	if r.Event.Data.Final || f.Undone {
 		x.dirty[id] = *f
 	}
 	waiters := x.waiters[id]
@@ -128,7 +128,9 @@ func (x *index) open() map[string]events.Fold {
 	defer x.mu.Unlock()
 	out := map[string]events.Fold{}
 	for id, e := range x.admission.plans {
-		out[id] = e.fold
+		if !e.fold.Final() {
+			out[id] = e.fold
+		}
 	}
 	return out
 }

@@ -210,7 +210,7 @@ func (s *Scheduler) project(ctx context.Context) {
 
 func writeFold(ctx context.Context, b kv.Bucket, id string, f events.Fold) error {
 	old, err := readFold(ctx, b, id)
-	if err != nil || old != nil && old.Final() {
+	if err != nil || old != nil && old.Final() && (old.Undone || !f.Undone) {
 		return err // final is final: a replay at start finds it there
 	}
 	v, err := json.Marshal(f)

@@ -103,7 +103,8 @@ func (w *Worker) settleOriginal(ctx context.Context, j *job) error {
 		return err
 	}
 	p, pending := s.Pending()
-	if !pending || !p.Done || p.Plan != j.id || j.writer.Fold().State != events.StateApplied {
+	id, undo := journalled(p.Plan)
+	if fold := j.writer.Fold(); !pending || !p.Done || id != j.id || fold.State != events.StateApplied || undo != fold.Undone {
 		return s.Close()
 	}
 	if _, err := s.Recover(ctx, applier.Forward); err != nil {
@@ -120,8 +121,9 @@ func (w *Worker) recoverApply(ctx context.Context, j *job, s *applier.Session) (
 		return false, nil
 	}
 	direction := applier.Forward
+	other, undo := journalled(p.Plan)
 	if p.Plan != j.id {
-		if direction, err = w.directionOf(ctx, p.Plan); err != nil {
+		if direction, err = w.directionOf(ctx, other, undo); err != nil {
 			return false, err
 		}
 	}
@@ -129,12 +131,10 @@ func (w *Worker) recoverApply(ctx context.Context, j *job, s *applier.Session) (
 	outcome, err := s.Recover(ctx, direction)
 	var blocked *applier.Blocked
 	if errors.As(err, &blocked) && p.Plan == j.id {
-		return true, j.end(ctx, events.TypeConflict, events.Data{
-			Conflicts: conflicts(append(blocked.Forward, blocked.Back...)), Code: "half_applied", Error: err.Error(),
-		})
+		return true, j.conflict(ctx, events.TypeConflict, events.Data{Code: "half_applied", Error: err.Error()}, append(blocked.Forward, blocked.Back...))
 	}
 	if errors.As(err, &blocked) {
-		return false, refuse("half_applied", "apply of plan %s was interrupted here, and %v: put one of these paths back as it was, then submit this plan again", p.Plan, blocked)
+		return false, refuse("half_applied", "apply or undo of plan %s was interrupted here, and %v: put one of these paths back as it was, then submit this plan again", other, blocked)
 	}
 	if err != nil && p.Plan == j.id {
 		err = fmt.Errorf("%w: %w", errUnsettled, err)
@@ -152,11 +152,14 @@ func (w *Worker) recoverApply(ctx context.Context, j *job, s *applier.Session) (
 		}
 		return true, s.Finish(ctx)
 	}
+	if undo {
+		return false, w.recordUndoFor(ctx, other, s)
+	}
 	return false, w.recordFor(ctx, p.Plan, s)
 }
 
-// directionOf says whether another plan's interrupted apply may still be completed.
-func (w *Worker) directionOf(ctx context.Context, planID string) (applier.Direction, error) {
+// directionOf says whether another plan's interrupted apply, or undo, may still be completed.
+func (w *Worker) directionOf(ctx context.Context, planID string, undo bool) (applier.Direction, error) {
 	last, err := w.fleet.Log.Last(ctx, planID)
 	if errors.Is(err, events.ErrNotFound) {
 		return applier.Back, nil
@@ -165,6 +168,9 @@ func (w *Worker) directionOf(ctx context.Context, planID string) (applier.Direct
 		return applier.Back, err
 	}
 	f := last.Event.Data.Plan
+	if undo {
+		return directionOfUndo(f), nil
+	}
 	if f != nil && (f.State == events.StateApplied || !f.Final() && f.Intent != nil) {
 		return applier.Forward, nil
 	}
@@ -215,13 +221,13 @@ func (w *Worker) applyFresh(ctx context.Context, j *job, s *applier.Session, t *
 		return err
 	}
 	if len(found) > 0 {
-		return j.end(ctx, events.TypeConflict, events.Data{Conflicts: conflicts(found), Code: "conflict", Error: summary(found)})
+		return j.conflict(ctx, events.TypeConflict, events.Data{Code: "conflict", Error: summary(found)}, found)
+	}
+	if err := s.Stage(ctx, preview); err != nil {
+		return err
 	}
 	pre, err := w.preApply(ctx, j, s, preview)
 	if err != nil {
-		return err
-	}
-	if err := s.Stage(ctx, preview); err != nil {
 		return err
 	}
 	if err := j.writer.Append(ctx, events.TypeApplyIntent, events.Data{Checkpoint: executor.Ref(pre, len(j.plan.Steps))}); err != nil {
@@ -239,7 +245,7 @@ func (w *Worker) commit(ctx context.Context, j *job, s *applier.Session, changed
 	var late *applier.LateConflict
 	if errors.As(err, &late) {
 		found := []applier.Conflict{late.Conflict}
-		return j.end(ctx, events.TypeConflict, events.Data{Conflicts: conflicts(found), Code: "conflict", Error: summary(found)})
+		return j.conflict(ctx, events.TypeConflict, events.Data{Code: "conflict", Error: summary(found)}, found)
 	}
 	if err != nil {
 		return err
@@ -281,13 +287,22 @@ func (w *Worker) restoreChanges(ctx context.Context, j *job, id string) (checkpo
 	return r, r.Release, err
 }
 
-// preApply keeps the bytes that are about to be replaced, stored before anything is touched.
+// preApply keeps the bytes that are about to be replaced, and how to take the staged change back, stored before anything
+// is touched.
 func (w *Worker) preApply(ctx context.Context, j *job, s *applier.Session, p applier.Preview) (checkpoint.Checkpoint, error) {
+	inverse, err := s.Inverse(p)
+	if err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
+	delta, err := checkpoint.PutDelta(ctx, w.fleet.Store, checkpoint.Delta{Changes: inverse})
+	if err != nil {
+		return checkpoint.Checkpoint{}, err
+	}
 	replaced, err := w.cache.Build(func(b *layer.Builder) error { return keep(b, s, p) })
 	if err != nil {
 		return checkpoint.Checkpoint{}, fmt.Errorf("worker: keep what plan %q replaces: %w", j.id, err)
 	}
-	cp := w.cps.Keep(replaced, checkpoint.Checkpoint{PlanID: j.id, Phase: checkpoint.PreApply})
+	cp := w.cps.Keep(replaced, checkpoint.Checkpoint{PlanID: j.id, Phase: checkpoint.PreApply, Delta: delta})
 	return w.cps.Store(ctx, cp.ID)
 }
 
@@ -336,23 +351,6 @@ func (j *job) applicable(changes []layer.Change) int {
 		}
 	}
 	return n
-}
-
-func conflicts(found []applier.Conflict) []events.Conflict {
-	out := make([]events.Conflict, len(found))
-	for i, c := range found {
-		out[i] = events.Conflict{Path: eventPath(c.Path), Kind: string(c.Kind)}
-	}
-	return out
-}
-
-// eventPath is a path as events spell it.
-func eventPath(p layer.Path) string {
-	text, err := p.MarshalText()
-	if err != nil {
-		return string(p)
-	}
-	return string(text)
 }
 
 func summary(found []applier.Conflict) string {

@@ -207,6 +207,7 @@ func (w *Worker) work(ctx context.Context, j *job) error {
 	switch {
 	case fold.State == "":
 		return fmt.Errorf("%w: %s has no events", errNoPlan, j.id)
+	case fold.Undoing && j.cmd.Verb == events.VerbUndo:
 	case fold.Final(), fold.State == events.StateAwaitingApproval:
 		return nil // a late duplicate: its work is done
 	case fold.Executed && !fold.Held && j.cmd.Verb == events.VerbRun:
@@ -217,6 +218,9 @@ func (w *Worker) work(ctx context.Context, j *job) error {
 	}
 	if r := j.plan.Resource; r != nil && r.Path != "" && r.Host != w.cfg.HostID {
 		return fmt.Errorf("%w: %s is for host %q, this is %q", errMisrouted, j.id, r.Host, w.cfg.HostID)
+	}
+	if fold.Final() {
+		return w.undoPlan(ctx, j)
 	}
 	if fold.Exhausted() {
 		return w.die(ctx, j)

@@ -113,7 +113,7 @@ func (t *target) drifted(ctx context.Context, changes []layer.Change) (drift, er
 		}
 	}
 	for _, p := range all[:min(len(all), driftShown)] {
-		d.paths = append(d.paths, eventPath(p))
+		d.paths = append(d.paths, portable(p))
 	}
 	d.total = total
 	return d, nil
@@ -126,7 +126,7 @@ func (d drift) conflict() events.Data {
 		msg = fmt.Sprintf("%d paths were changed by others while the plan ran on them live; the first is %q", n, d.conflicts[0].Path)
 	}
 	return events.Data{
-		Conflicts: conflicts(d.conflicts), Code: "drift", Drift: d.paths, DriftTotal: d.total,
+		Code: "drift", Drift: d.paths, DriftTotal: d.total,
 		Error: msg + ": the original is as they made it; submit the plan again, or use base: image",
 	}
 }

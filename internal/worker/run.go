@@ -257,7 +257,7 @@ func (w *Worker) executed(ctx context.Context, j *job, delta checkpoint.Delta, d
 	}
 	switch {
 	case len(d.conflicts) > 0 && j.plan.Apply != plan.ApplyNever:
-		return j.end(ctx, events.TypeConflict, d.conflict())
+		return j.conflict(ctx, events.TypeConflict, d.conflict(), d.conflicts)
 	case j.plan.Apply == plan.ApplyManual:
 		return j.writer.Append(ctx, events.TypeAwaitingApproval, events.Data{Changed: &changed})
 	case j.plan.Apply == plan.ApplyNever:

@@ -110,6 +110,8 @@ type Worker struct {
 	host    sandbox.Host
 	tokens  map[string]string // pool token -> allowed path, "" for named pools
 	started time.Time
+	// applyHook is nil but in tests: see applier.Options.
+	applyHook func(point string) error
 
 	facts    chan events.Event // about sandboxes, to be stored
 	recorded chan struct{}     // closed when nobody stores them any more

@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -67,7 +69,10 @@ func TestWorker_Approval(t *testing.T) {
 	r.has(t, "a", "new\n")
 	r.approve(t, clashes)
 	d := r.ends(t, clashes.PlanID(), events.StateConflict)
-	if diff := cmp.Diff([]events.Conflict{{Path: "d/b", Kind: "content"}}, d.Conflicts); diff != "" {
+	file := func(content string) *events.FileState {
+		return &events.FileState{Type: "file", Mode: "0644", Size: int64(len(content)), SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(content)))}
+	}
+	if diff := cmp.Diff([]events.Conflict{{Path: "d/b", Kind: "content", Base: file("two\n"), Ours: file("mine\n"), Theirs: file("theirs\n")}}, d.Conflicts); diff != "" {
 		t.Errorf("conflicts (-want +got):\n%s", diff)
 	}
 	r.has(t, "d/b", "theirs\n")

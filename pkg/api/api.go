@@ -27,7 +27,7 @@ const HeaderParts = "Fleet-Parts"
 // ID names what a request is about; a bare id that is no JSON is taken as well.
 type ID struct {
 	ID string `json:"id"`
-	// By says who asks, for approve, reject and cancel.
+	// By says who asks, for approve, reject, cancel and undo.
 	By string `json:"by,omitempty"`
 }
 
@@ -43,6 +43,14 @@ type Submitted struct {
 type Done struct {
 	ID    string `json:"id"`
 	State string `json:"state"`
+}
+
+// Undo is the reply to a request to undo an applied plan: it is undone already, or will be, or its events say why not.
+type Undo struct {
+	ID      string `json:"id"`
+	State   string `json:"state"`
+	Undone  bool   `json:"undone"`
+	Undoing bool   `json:"undoing"`
 }
 
 // Diff is the rendered difference of a plan or checkpoint from its base.

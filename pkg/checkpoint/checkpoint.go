@@ -69,7 +69,7 @@ type Checkpoint struct {
 	Portable bool `json:"portable"`
 	// Live: the base was the original itself. Such a checkpoint is never portable: its record names the layers above.
 	Live bool `json:"live,omitempty"`
-	// Delta names the stored difference from the base (post_execute only).
+	// Delta names a stored difference: of post_execute from the base; of pre_apply what takes the apply back.
 	Delta string `json:"delta,omitempty"`
 	// Lost lists what the layers could not keep.
 	Lost []layer.Lost `json:"lost,omitempty"`

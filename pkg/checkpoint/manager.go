@@ -318,11 +318,11 @@ func lost(c layer.Chain) []layer.Lost {
 }
 
 // Keep makes a local checkpoint of a single layer that no sandbox closed, such as the bytes
-// an apply replaces. Of want only PlanID, Phase and Metadata are read.
+// an apply replaces. Of want only PlanID, Phase, Metadata and Delta are read.
 func (m *Manager) Keep(l layer.Layer, want Checkpoint) Checkpoint {
 	kept := &local{chain: layer.Chain{l}, own: l.ID}
 	kept.cp = Checkpoint{
-		ID: m.cfg.NewID(), PlanID: want.PlanID, Phase: want.Phase, Metadata: maps.Clone(want.Metadata),
+		ID: m.cfg.NewID(), PlanID: want.PlanID, Phase: want.Phase, Metadata: maps.Clone(want.Metadata), Delta: want.Delta,
 		Worker: m.cfg.Worker, CreatedAt: time.Now().UTC(), Lost: l.Lost,
 	}
 	m.mu.Lock()

@@ -17,6 +17,7 @@ const (
 const (
 	VerbRun      = "run"
 	VerbApply    = "apply"
+	VerbUndo     = "undo"
 	VerbRollback = "rollback"
 	VerbSession  = "session"
 )
@@ -46,7 +47,7 @@ type Submission struct {
 type Command struct {
 	V      int    `json:"v" jsonschema:"enum=1"`
 	Type   string `json:"type" jsonschema:"enum=warmfleet.command.v1"`
-	Verb   string `json:"verb" jsonschema:"enum=run,enum=apply,enum=rollback,enum=session"`
+	Verb   string `json:"verb" jsonschema:"enum=run,enum=apply,enum=undo,enum=rollback,enum=session"`
 	PlanID string `json:"plan_id" jsonschema:"description=plan or session"`
 	Pool   string `json:"pool" jsonschema:"description=pool token"`
 	Class  string `json:"class,omitempty"`

@@ -31,6 +31,11 @@ const (
 	TypeCancelled        = "cancelled"
 	TypeExpired          = "expired"
 	TypeDead             = "dead"
+	// TypeConflictPart holds conflicts that have no room in the conflict or undo_failed event after it.
+	TypeConflictPart = "conflict_part"
+	// TypeUndoRequested and TypeUndoFailed are facts about an applied plan, which stays applied.
+	TypeUndoRequested = "undo_requested"
+	TypeUndoFailed    = "undo_failed"
 )
 
 // PlanTypes lists the types of a plan's events.
@@ -39,6 +44,7 @@ func PlanTypes() []string {
 		TypeAccepted, TypeRejected, TypeClaimed, TypeStepStarted, TypeStepFinished, TypeCheckpointed, TypeExecuted,
 		TypeWaiting, TypeAwaitingApproval, TypeApproved, TypeApplyIntent, TypeApplied, TypeConflict, TypeRolledBack,
 		TypeFailed, TypeRetrying, TypeInterrupted, TypeCancelRequested, TypeCancelled, TypeExpired, TypeDead,
+		TypeConflictPart, TypeUndoRequested, TypeUndoFailed,
 	}
 }
 
@@ -102,9 +108,11 @@ type Data struct {
 	// Drift is what others changed in a live base while the plan ran: some of the paths, and how many there are.
 	Drift      []string `json:"drift,omitempty" jsonschema:"description=paths of a live base that others changed while the plan ran; at most 20"`
 	DriftTotal int      `json:"drift_total,omitempty" jsonschema:"description=how many such paths there are"`
-	Changed    *int     `json:"changed,omitempty" jsonschema:"description=number of paths that were or will be changed"`
-	RolledBack string   `json:"rolled_back,omitempty" jsonschema:"description=what was put back: sandbox or original or none"`
-	Notes      []string `json:"notes,omitempty"`
+	// ConflictCount is of all, those in the conflict_part events before included.
+	ConflictCount int      `json:"conflict_count,omitempty"`
+	Changed       *int     `json:"changed,omitempty" jsonschema:"description=number of paths that were or will be changed"`
+	RolledBack    string   `json:"rolled_back,omitempty" jsonschema:"description=what was put back: sandbox or original or none"`
+	Notes         []string `json:"notes,omitempty"`
 	// Omitted says what was left out because the event would not have fitted into a message.
 	Omitted string `json:"omitted,omitempty"`
 
@@ -129,12 +137,6 @@ type CheckpointRef struct {
 	Cursor int    `json:"cursor"`
 	Object string `json:"object,omitempty" jsonschema:"description=name of its own layer in the object store"`
 	Lost   int    `json:"lost,omitempty" jsonschema:"description=number of things that could not be kept"`
-}
-
-// Conflict is a path that apply could not change. A path that is not UTF-8 is given in an escaped form.
-type Conflict struct {
-	Path string `json:"path"`
-	Kind string `json:"kind"`
 }
 
 // Record is an event and its place in the log.
@@ -216,7 +218,7 @@ func (e Event) shrunk(keep, size int) Event {
 	d.Omitted = fmt.Sprintf("the whole event takes %d bytes; it had %d conflicts, %d notes, %d steps", size, len(d.Conflicts), len(d.Notes), len(d.Steps))
 	d.Conflicts = append([]Conflict(nil), d.Conflicts[:min(keep, len(d.Conflicts))]...)
 	for i := range d.Conflicts {
-		d.Conflicts[i].Path = truncate(d.Conflicts[i].Path, text)
+		d.Conflicts[i] = d.Conflicts[i].shrunk(text)
 	}
 	d.Notes = append([]string(nil), d.Notes[:min(keep, len(d.Notes))]...)
 	for i := range d.Notes {

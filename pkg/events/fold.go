@@ -87,6 +87,8 @@ type Fold struct {
 	Changed         *int   `json:"changed,omitempty"`
 	RolledBack      string `json:"rolled_back,omitempty"`
 	Undone          bool   `json:"undone,omitempty"`
+	// Undoing is true from the request to undo an applied plan until that is done or failed.
+	Undoing bool `json:"undoing,omitempty"`
 
 	Reason   string `json:"reason,omitempty"`
 	Code     string `json:"code,omitempty"`

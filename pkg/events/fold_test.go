@@ -78,6 +78,7 @@ func run(t *testing.T, steps []step) events.Fold {
 func TestFold_Next(t *testing.T) {
 	executed := []step{accept(events.ApplyAuto), claim(1), start(1, 0), finish(1, 0), fact(events.TypeExecuted, 1, events.StateApplying)}
 	intent := append(executed[:len(executed):len(executed)], fact(events.TypeApplyIntent, 1, events.StateApplying))
+	applied := append(intent[:len(intent):len(intent)], fact(events.TypeApplied, 1, events.StateApplied))
 	awaiting := []step{accept(events.ApplyManual), claim(1), start(1, 0), finish(1, 0), fact(events.TypeAwaitingApproval, 1, events.StateAwaitingApproval)}
 	with := func(head []step, tail ...step) []step { return append(head[:len(head):len(head)], tail...) }
 	applyClaim := step{events.TypeClaimed, events.Data{Epoch: 2, Worker: "w2"}, events.StateApplying, nil}
@@ -137,7 +138,16 @@ func TestFold_Next(t *testing.T) {
 		{"DeadAfterLoss", []step{accept(""), claim(1), fact(events.TypeDead, 0, events.StateDead)}},
 		{"DeadNotAfterIntent", with(intent, refuse(events.TypeDead, 0, events.ErrTransition))},
 		{"Unknown", []step{refuse("frobbed", 0, events.ErrTransition)}},
-		{"Undo", with(intent, fact(events.TypeApplied, 1, events.StateApplied), step{events.TypeRolledBack, events.Data{Reason: events.ReasonUndo}, events.StateApplied, nil}, step{events.TypeRolledBack, events.Data{Reason: events.ReasonUndo}, "", events.ErrTransition})},
+		{"Undo", with(applied, step{events.TypeRolledBack, events.Data{Reason: events.ReasonUndo}, events.StateApplied, nil}, step{events.TypeRolledBack, events.Data{Reason: events.ReasonUndo}, "", events.ErrTransition})},
+		{"UndoFailsAndIsAskedAgain", with(applied,
+			refuse(events.TypeUndoFailed, 0, events.ErrTransition), refuse(events.TypeConflictPart, 0, events.ErrFinal),
+			fact(events.TypeUndoRequested, 0, events.StateApplied), refuse(events.TypeUndoRequested, 0, events.ErrTransition),
+			fact(events.TypeConflictPart, 0, events.StateApplied), fact(events.TypeUndoFailed, 0, events.StateApplied),
+			fact(events.TypeUndoRequested, 0, events.StateApplied), step{events.TypeRolledBack, events.Data{Reason: events.ReasonUndo}, events.StateApplied, nil},
+			refuse(events.TypeUndoRequested, 0, events.ErrTransition), refuse(events.TypeUndoFailed, 0, events.ErrTransition))},
+		{"UndoOfAppliedOnly", with(intent, refuse(events.TypeUndoRequested, 0, events.ErrTransition), fact(events.TypeConflictPart, 1, events.StateApplying),
+			fact(events.TypeConflict, 1, events.StateConflict), refuse(events.TypeUndoRequested, 0, events.ErrTransition))},
+		{"ConflictPartByHolderOnly", with(intent, refuse(events.TypeConflictPart, 0, events.ErrFenced))},
 	} {
 		t.Run(test.name, func(t *testing.T) { run(t, test.steps) })
 	}

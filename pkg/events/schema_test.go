@@ -138,7 +138,11 @@ func fullEvent() events.Event {
 		SandboxID: events.NewID(), Pool: "p", Image: "i", Source: "warm", Commit: "c", Strategy: "none", Base: "b", Isolation: "bare", Reason: "r", Code: "c",
 		Error: "e", By: "me", ExitCode: ptr(1), Signal: "KILL", Cause: "signal", DurationMS: ptr(int64(5)),
 		Checkpoint: &events.CheckpointRef{ID: events.NewID(), Phase: "step", SizeBytes: 1, Portable: true, Cursor: 1, Object: "o", Lost: 1},
-		Conflicts:  []events.Conflict{{Path: "a", Kind: "content"}}, Changed: ptr(1), RolledBack: "sandbox", Notes: []string{"n"}, Omitted: "o",
+		Conflicts: []events.Conflict{{
+			Path: "a", Kind: "content", Detail: "d", Base: &events.FileState{Type: "file", Mode: "0644", Size: 1, SHA256: "s"},
+			Theirs: &events.FileState{Type: "symlink", Mode: "0777", Link: "l"},
+		}},
+		ConflictCount: 7, Changed: ptr(1), RolledBack: "sandbox", Notes: []string{"n"}, Omitted: "o",
 		Steps: []string{"s"}, Body: json.RawMessage(`{"a":1}`), RetryOf: events.NewID(),
 		Plan: &events.Fold{
 			State: "failed", Resource: events.Resource{Path: "/p", Host: "h", Repo: "r", Ref: "main"}, Created: time.Now(), ExpiresAt: time.Now(),

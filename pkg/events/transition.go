@@ -20,6 +20,9 @@ type rule struct {
 // the same output, the time of acceptance comes with the data. Errors: TransitionError (ErrTransition),
 // ErrFinal, ErrFenced when d.Epoch is not the current one and the type needs it, ErrCancelRequested.
 func (f Fold) Next(typ string, d Data) (Fold, error) {
+	if afterEnd(typ) || typ == TypeConflictPart && f.Undoing {
+		return f.undo(typ, d)
+	}
 	r, ok := ruleFor(typ)
 	if !ok {
 		return f, &TransitionError{State: f.State, Type: typ, Why: "unknown type"}
@@ -56,7 +59,35 @@ func (f Fold) undone(d Data) (Fold, error) {
 		if f.State != StateApplied || f.Undone {
 			return f, &TransitionError{State: f.State, Type: TypeRolledBack, Why: "only an applied plan can be undone, once"}
 		}
-		f.Undone = true
+		f.Undone, f.Undoing = true, false
+		if d.RolledBack != "" {
+			f.RolledBack = d.RolledBack
+		}
+	}
+	return f.bounded(), nil
+}
+
+// afterEnd tells the facts that are only about plans that were applied.
+func afterEnd(typ string) bool { return typ == TypeUndoRequested || typ == TypeUndoFailed }
+
+// undo is a fact on the way of taking an applied change back. The plan stays applied whatever comes of it.
+func (f Fold) undo(typ string, d Data) (Fold, error) {
+	why := ""
+	switch {
+	case f.State != StateApplied:
+		why = "only an applied plan can be undone"
+	case f.Undone:
+		why = "it is undone already"
+	case typ == TypeUndoRequested:
+		why = unless(!f.Undoing, "an undo was requested already")
+	default:
+		why = unless(f.Undoing, "no undo was requested")
+	}
+	if why != "" {
+		return f, &TransitionError{State: f.State, Type: typ, Why: why}
+	}
+	if typ != TypeConflictPart {
+		f.Undoing = typ == TypeUndoRequested
 	}
 	return f.bounded(), nil
 }
@@ -96,6 +127,8 @@ func ruleFor(typ string) (rule, bool) {
 	case TypeApplied:
 		return rule{from: held, holder: true, cancel: true, ready: mayApply}, true
 	case TypeConflict:
+		return rule{from: held, holder: true, ready: isExecuted}, true
+	case TypeConflictPart:
 		return rule{from: held, holder: true, ready: isExecuted}, true
 	case TypeFailed, TypeRetrying, TypeInterrupted:
 		return rule{from: held, holder: true}, true

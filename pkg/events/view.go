@@ -38,6 +38,12 @@ type View struct {
 	Drift      []string `json:"drift,omitempty"`
 	DriftTotal int      `json:"drift_total,omitempty"`
 
+	// ConflictCount is more than there are Conflicts where some were left out.
+	ConflictCount int `json:"conflict_count"`
+
+	// Undo is what came of taking an applied plan back; null while nobody asked for it.
+	Undo *UndoView `json:"undo" jsonschema:"nullable"`
+
 	Changed         *int      `json:"changed" jsonschema:"nullable"`
 	RolledBack      *string   `json:"rolled_back" jsonschema:"nullable"`
 	CancelRequested bool      `json:"cancel_requested"`
@@ -47,6 +53,25 @@ type View struct {
 	CreatedAt       time.Time `json:"created_at,omitzero"`
 	ExpiresAt       time.Time `json:"expires_at,omitzero"`
 }
+
+// UndoView is the last undo of a plan as a View shows it.
+type UndoView struct {
+	State string `json:"state" jsonschema:"enum=requested,enum=done,enum=failed"`
+	By    string `json:"by"`
+	// Changed is how many paths were put back.
+	Changed       *int       `json:"changed" jsonschema:"nullable"`
+	Code          *string    `json:"code" jsonschema:"nullable"`
+	Error         *string    `json:"error" jsonschema:"nullable"`
+	Conflicts     []Conflict `json:"conflicts"`
+	ConflictCount int        `json:"conflict_count"`
+}
+
+// States of an undo.
+const (
+	UndoRequested = "requested"
+	UndoDone      = "done"
+	UndoFailed    = "failed"
+)
 
 // StepView is a step of a View. A step that ran again shows its last run.
 type StepView struct {
@@ -102,6 +127,7 @@ func BuildView(records []Record) View {
 	v.Checkpoints = append(v.Checkpoints, b.checkpoints...)
 	v.Conflicts = append(v.Conflicts, b.conflicts...)
 	v.Drift, v.DriftTotal = b.drift, b.drifted
+	v.ConflictCount, v.Undo = max(b.conflictCount, len(b.conflicts)), b.undo
 	v.Notes = append(v.Notes, b.notes...)
 	v.Isolation = text(b.isolation)
 	if b.err != "" {
@@ -132,12 +158,16 @@ func (v *View) settle() {
 type viewBuilder struct {
 	steps       []StepView
 	checkpoints []CheckpointView
+	found       gather
 	conflicts   []Conflict
 	drift       []string
 	drifted     int
-	notes       []string
-	isolation   string
-	err         string
+	// conflictCount is what the event says, 0 when it says nothing.
+	conflictCount int
+	undo          *UndoView
+	notes         []string
+	isolation     string
+	err           string
 }
 
 func (b *viewBuilder) add(e Event) {
@@ -157,8 +187,12 @@ func (b *viewBuilder) add(e Event) {
 		if s := b.step(d); s != nil {
 			*s = finished(s.ID, d)
 		}
+	case TypeConflictPart:
+		b.found.add(d)
 	case TypeConflict:
-		b.conflicts = d.Conflicts
+		b.conflicts, b.conflictCount = b.found.end(d), d.ConflictCount
+	case TypeUndoRequested, TypeUndoFailed, TypeRolledBack:
+		b.undone(e.Kind(), d)
 	}
 	if d.Final {
 		b.err = d.Error
@@ -175,8 +209,29 @@ func (b *viewBuilder) add(e Event) {
 	}
 }
 
+// undone keeps how the last undo stands.
+func (b *viewBuilder) undone(typ string, d Data) {
+	switch {
+	case typ == TypeUndoRequested:
+		b.found = gather{}
+		b.undo = &UndoView{State: UndoRequested, By: d.By, Conflicts: []Conflict{}}
+	case typ == TypeRolledBack && d.Reason == ReasonUndo:
+		if b.undo == nil {
+			b.undo = &UndoView{Conflicts: []Conflict{}} // completed for somebody whose request is forgotten
+		}
+		b.undo.State, b.undo.Changed = UndoDone, d.Changed
+		b.undo.Code, b.undo.Error = nil, nil
+		b.undo.Conflicts, b.undo.ConflictCount = []Conflict{}, 0
+	case typ == TypeUndoFailed && b.undo != nil:
+		b.undo.State, b.undo.Code, b.undo.Error = UndoFailed, text(d.Code), text(d.Error)
+		b.undo.Conflicts = append([]Conflict{}, b.found.end(d)...)
+		b.undo.ConflictCount = max(d.ConflictCount, len(b.undo.Conflicts))
+	}
+}
+
 // claimed forgets what a new attempt will run again. A claim that only applies runs nothing.
 func (b *viewBuilder) claimed(d Data) {
+	b.found = gather{}
 	if d.Plan == nil || d.Plan.Executed {
 		return
 	}

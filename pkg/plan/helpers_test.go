@@ -159,7 +159,7 @@ func TestPlan_Unsupported(t *testing.T) {
 	}
 	want := []string{
 		"pool", "key", "limits.memory_mb", "limits.cpu_cores", "limits.disk_gb", "limits.pids", "network", "secrets",
-		"steps[0].outputs", "steps[0].artifacts", "steps[3].patch", "allow_special", "commit",
+		"steps[0].outputs", "steps[0].artifacts", "commit",
 	}
 	if diff := cmp.Diff(fields, want); diff != "" {
 		t.Errorf("Unsupported (- got, + want):\n%s", diff)
@@ -169,7 +169,7 @@ func TestPlan_Unsupported(t *testing.T) {
 	}
 	for _, members := range []string{
 		`{"apply":"auto"}`, `{"network":"allow"}`, `{"network":"none"}`, `{"identity":{"name":"a","email":"b"}}`, `{"inputs":{"a":{}}}`,
-		`{"env":{"A":"b"}}`, `{"limits":{}}`, `{"allow_special":false}`, `{"isolation":"required"}`, `{"resource":{"repo":"https://h/x"},"apply":"never"}`,
+		`{"env":{"A":"b"}}`, `{"limits":{}}`, `{"allow_special":true}`, `{"isolation":"required"}`, `{"resource":{"repo":"https://h/x"},"apply":"never"}`,
 	} {
 		if got := minimal(t, members).Unsupported(); len(got) > 0 {
 			t.Errorf("%s: %q, want it built", members, got)

@@ -42,7 +42,7 @@ func fullPlan() *Plan {
 				ExpectSHA256: "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
 			}},
 			{Edit: &Edit{Path: "main.go", Old: "foo()", New: &replaced, Count: 1}},
-			{Patch: &Patch{Strip: &strip, Diff: "--- a/x\n+++ b/x\n"}},
+			{Patch: &Patch{Strip: &strip, Diff: "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-x\n+y\n"}},
 		},
 		OnFailure: Rollback, Apply: ApplyManual, MaxAttempts: 3,
 		ExpiresIn: Duration(168 * time.Hour),

@@ -234,11 +234,12 @@ type Edit struct {
 	Count int `json:"count,omitempty"`
 }
 
-// Patch applies a unified diff.
+// Patch applies a unified or git diff, all of it or nothing; see package patch.
 type Patch struct {
 	// Strip is how many leading path elements to drop; default 1.
-	Strip *int   `json:"strip,omitempty"`
-	Diff  string `json:"diff"`
+	Strip *int `json:"strip,omitempty"`
+	// Diff is relative to the workspace, whatever the working directory.
+	Diff string `json:"diff"`
 }
 
 // Retry says which failures of a step are tried again, each from the tree before the step.

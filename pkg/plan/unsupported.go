@@ -22,11 +22,9 @@ func (p *Plan) Unsupported() []string {
 	add(len(p.Secrets) > 0, "secrets: no provider is built in this version: remove them")
 	for i := range p.Steps {
 		s, at := &p.Steps[i], index("steps", i)
-		add(s.Patch != nil, at+".patch: not applied by this worker: use edit or write_file")
 		add(len(s.Outputs) > 0, at+".outputs: not collected by this worker")
 		add(len(s.Artifacts) > 0, at+".artifacts: not kept by this worker")
 	}
-	add(p.AllowSpecial, "allow_special: not applied by this worker: setuid bits, devices and capabilities are always refused")
 	add(p.Commit != nil, "commit: results are applied as files in this version: remove it")
 	add(p.Commit == nil && p.Resource != nil && p.Resource.Repo != "" && p.Apply != ApplyNever,
 		"apply: nothing is pushed to a repo in this version: use apply: never, or a path")

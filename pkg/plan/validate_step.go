@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/warmfleet/warmfleet/pkg/plan/patch"
 )
 
 // Kind is what a step does; its text is the step's key.
@@ -182,7 +184,25 @@ func (c *checker) patch(at string, p *Patch) {
 	c.required(join(at, "diff"), p.Diff)
 	if p.Strip != nil && (*p.Strip < 0 || *p.Strip > maxStripLevel) {
 		c.addf(join(at, "strip"), "%d is out of range: give a number from 0 to %d", *p.Strip, maxStripLevel)
+		return
 	}
+	path := join(at, "diff")
+	if p.Diff == "" || c.hidden(path) || c.full() {
+		return
+	}
+	_, faults := p.Read()
+	for _, f := range faults {
+		c.addAt(c.find(c.values, path), path, "line %d of the diff: %s", f.Line, f.Message)
+	}
+}
+
+// Read reads the diff of a step, with its paths checked. Its faults are those that a valid plan does not have.
+func (p *Patch) Read() (*patch.Set, []patch.Fault) {
+	strip := 1
+	if p.Strip != nil {
+		strip = *p.Strip
+	}
+	return patch.Parse(p.Diff, patch.Options{Strip: strip, Check: fileProblem})
 }
 
 func (c *checker) file(path, value string) {

@@ -195,6 +195,24 @@ func (s *Sandbox) WriteFile(ctx context.Context, w isolate.FileWrite) error {
 	return in.WriteFile(ctx, w)
 }
 
+// LookAt reads a file or the text of a link; see isolate.Init.LookAt.
+func (s *Sandbox) LookAt(ctx context.Context, path string, limit int64) ([]byte, fs.FileMode, error) {
+	in, err := s.live()
+	if err != nil {
+		return nil, 0, err
+	}
+	return in.LookAt(ctx, path, limit)
+}
+
+// ChangeFiles makes several changes of files, all or none; see isolate.Init.ChangeFiles.
+func (s *Sandbox) ChangeFiles(ctx context.Context, list []isolate.FileChange) error {
+	in, err := s.live()
+	if err != nil {
+		return err
+	}
+	return in.ChangeFiles(ctx, list)
+}
+
 func (s *Sandbox) live() (*isolate.Init, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

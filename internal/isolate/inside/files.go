@@ -67,10 +67,6 @@ func (f *files) serve() {
 }
 
 func (f *files) answer(j fileCall) error {
-	var m wire.File
-	if err := j.frame.Decode(&m); err != nil {
-		return err
-	}
 	if j.dir == "" {
 		return errNoWorkspace
 	}
@@ -79,7 +75,20 @@ func (f *files) answer(j fileCall) error {
 		return err
 	}
 	defer unix.Close(root)
+	if j.frame.Kind == wire.KindChange {
+		return f.change(root, j.frame)
+	}
+	var m wire.File
+	if err := j.frame.Decode(&m); err != nil {
+		return err
+	}
 	switch j.frame.Kind {
+	case wire.KindLook:
+		content, err := lookAt(root, m)
+		if err != nil {
+			return err
+		}
+		return f.conn.Send(j.frame.ID, wire.KindContent, &content)
 	case wire.KindRead:
 		content, err := readFile(root, m)
 		if err != nil {
@@ -116,24 +125,7 @@ func readFile(root int, m wire.File) (wire.Content, error) {
 	}
 	file := os.NewFile(uintptr(fd), m.Path)
 	defer file.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return wire.Content{}, err
-	}
-	if err := regular(st); err != nil {
-		return wire.Content{}, err
-	}
-	if st.Size > m.Max {
-		return wire.Content{}, unix.EFBIG
-	}
-	data, err := io.ReadAll(io.LimitReader(file, m.Max+1))
-	if err != nil {
-		return wire.Content{}, err
-	}
-	if int64(len(data)) > m.Max {
-		return wire.Content{}, unix.EFBIG
-	}
-	return wire.Content{Mode: uint64(st.Mode), Data: data}, nil
+	return contentOf(file, m.Max)
 }
 
 // regular refuses what has no content of its own.

@@ -171,7 +171,7 @@ func (s *server) handle(frame wire.Frame) {
 	case wire.KindExec:
 		s.commands.submit(newCommand(frame, s.dir))
 		return
-	case wire.KindRead, wire.KindWrite, wire.KindStat, wire.KindList:
+	case wire.KindRead, wire.KindWrite, wire.KindStat, wire.KindList, wire.KindLook, wire.KindChange:
 		s.files.submit(fileCall{frame: frame, dir: s.dir})
 		return
 	}

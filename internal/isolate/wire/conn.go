@@ -18,7 +18,7 @@ import (
 )
 
 // Version of the protocol; both ends must have the same.
-const Version = 1
+const Version = 2
 
 const (
 	headerSize = 16

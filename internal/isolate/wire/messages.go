@@ -28,6 +28,9 @@ const (
 	KindContent // answer to KindRead, with Content
 	KindInfo    // answer to KindStat, with Info
 	KindInfos   // answer to KindList, with Infos
+
+	KindLook   // asks for a file or link, with File; answered with Content
+	KindChange // with Changes
 )
 
 // Spec is how an init makes its sandbox. The first of the descriptors beside it are
@@ -132,6 +135,25 @@ type Content struct {
 func (m *Content) fields(c *codec) {
 	c.uint(&m.Mode)
 	c.bytes(&m.Data)
+}
+
+// Changes asks to change several paths, all or none. Of each File only Path, Mode and Content are read: Mode is st_mode
+// of what is to be there, 0 when the path is to go.
+type Changes struct{ List []File }
+
+func (m *Changes) fields(c *codec) {
+	n := uint64(len(m.List))
+	c.uint(&n)
+	if c.read {
+		if n > uint64(len(c.buf)) {
+			c.fail()
+			return
+		}
+		m.List = make([]File, n)
+	}
+	for i := range m.List {
+		m.List[i].fields(c)
+	}
 }
 
 // Info describes a path.

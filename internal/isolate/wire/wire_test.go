@@ -47,6 +47,7 @@ func TestConn_RoundTrip(t *testing.T) {
 		{&wire.Content{Mode: 1, Data: []byte(strings.Repeat("x", 300<<10))}, &wire.Content{}},
 		{&wire.Info{Name: odd, Mode: 1, Size: 2, ModTimeNs: -3}, &wire.Info{}},
 		{&wire.Infos{Entries: []wire.Info{{Name: "a"}, {Name: "b", Size: 1}}}, &wire.Infos{}},
+		{&wire.Changes{List: []wire.File{{Path: odd, Mode: 0o100644, Content: []byte(odd)}, {Path: "gone", Content: []byte{}}}}, &wire.Changes{}},
 		{&wire.Overlay{Lowers: []string{"/l"}, Upper: "u", Work: "w", Volatile: true}, &wire.Overlay{}},
 		{&wire.Bind{Dir: "/d"}, &wire.Bind{}},
 		{&wire.Failure{Text: odd, Errno: 2}, &wire.Failure{}},

@@ -80,6 +80,8 @@ type Request struct {
 	// Changes is what the sandbox did, each path once, with digests of regular files on both sides.
 	Changes []layer.Change
 	Content Content
+	// Restore says that Changes is the Inverse of an earlier apply: see restore.go for what is done otherwise then.
+	Restore bool
 	// Merge is optional; without it a file changed on both sides is a conflict.
 	Merge MergeFunc
 }
@@ -109,6 +111,11 @@ type Conflict struct {
 	Path   layer.Path `json:"path"`
 	Kind   Kind       `json:"kind"`
 	Detail string     `json:"detail,omitempty"`
+	// Base, Ours and Theirs are the path in what the sandbox started from, as the sandbox made it, and in the original;
+	// nil where it does not exist or was not looked at. Of a LateConflict Base is the original as Check saw it.
+	Base   *layer.Entry `json:"base,omitempty"`
+	Ours   *layer.Entry `json:"ours,omitempty"`
+	Theirs *layer.Entry `json:"theirs,omitempty"`
 }
 
 // Action names what is done to a path.
@@ -136,8 +143,9 @@ type Preview struct {
 	// Session.OpenOriginal reads the bytes of the regular files among them until Commit is called.
 	Replaced []layer.Entry
 
-	req Request
-	ops []op
+	req   Request
+	ops   []op
+	found []*finding // of Steps, in their order
 }
 
 // LateConflict is the error of a Commit that found the original changed since Check. Everything was taken back:

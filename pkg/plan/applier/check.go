@@ -87,8 +87,10 @@ func (s *Session) Check(ctx context.Context, req Request) (Preview, []Conflict, 
 	return p, nil, nil
 }
 
-func (c *checker) conflict(p layer.Path, k Kind, detail string) {
-	c.conflicts = append(c.conflicts, Conflict{Path: p, Kind: k, Detail: detail})
+func (c *checker) conflict(f *finding, k Kind, detail string) {
+	c.conflicts = append(c.conflicts, Conflict{
+		Path: f.path, Kind: k, Detail: detail, Base: f.base.at(f.path), Ours: f.ours.at(f.path), Theirs: f.orig.at(f.path),
+	})
 }
 
 // leftOut is true for paths that no apply touches: the journal's directory, and the git directory of a work tree.
@@ -114,7 +116,7 @@ func (c *checker) look(ctx context.Context, ch layer.Change) error {
 	if git := nestedGit(ch.Path); c.req.Git && git != "" {
 		if !c.gits[git] {
 			c.gits[git] = true
-			c.conflict(git, KindNestedGit, "")
+			c.conflict(&finding{path: git}, KindNestedGit, "")
 		}
 		return nil
 	}
@@ -140,7 +142,7 @@ func (c *checker) look(ctx context.Context, ch layer.Change) error {
 		return err
 	}
 	if k := f.verdict.conflict; k != "" {
-		c.conflict(f.path, k, f.verdict.detail)
+		c.conflict(f, k, f.verdict.detail)
 	}
 	return nil
 }
@@ -164,7 +166,7 @@ func (c *checker) original(f *finding) (bool, error) {
 	case a != nil && a.orig == nil && a.created(): // what is in the way is further up, and goes
 		return true, nil
 	case a == nil || a.orig == nil || a.orig.Type == layer.Dir:
-		c.conflict(f.path, KindParentReplaced, "")
+		c.conflict(f, KindParentReplaced, "")
 		return false, nil
 	case a.verdict.want == nil && f.ours == nil: // the original made the same of the directory as the plan
 		return false, nil
@@ -228,6 +230,7 @@ func (c *checker) place(f *finding) error {
 	if want == nil {
 		return nil
 	}
+	wanted := *want
 	if f.orig == nil {
 		want.UID, want.GID = dir.UID, dir.GID
 	} else {
@@ -235,6 +238,9 @@ func (c *checker) place(f *finding) error {
 		if want.Type == f.orig.Type {
 			want.ACLs = f.orig.ACLs
 		}
+	}
+	if c.req.Restore {
+		f.giveBack(wanted)
 	}
 	var inherited uint32
 	if want.Type == layer.Dir {
@@ -279,7 +285,7 @@ func (c *checker) directory(f *finding) (*state, error) {
 
 // emptied makes a conflict of each directory that goes while the original holds something in it that does not.
 func (c *checker) emptied() error {
-	for _, f := range c.order {
+	for _, f := range slices.Backward(c.order) { // what stays in a directory is known before the directory
 		if !f.vacated() {
 			continue
 		}
@@ -293,7 +299,11 @@ func (c *checker) emptied() error {
 			if child != nil && (child.verdict.remove || child.verdict.conflict != "") {
 				continue
 			}
-			c.conflict(f.path, KindNotEmpty, name)
+			if c.req.Restore && f.verdict.remove {
+				f.keep()
+				break
+			}
+			c.conflict(f, KindNotEmpty, name)
 			break
 		}
 	}

@@ -96,6 +96,9 @@ func recoverAndApply(dir, ours string, hook func(string) error) ([]Conflict, err
 	}
 	tr := trees{base: filepath.Join(dir, "base"), orig: root, ours: filepath.Join(dir, ours)}
 	req := tr.request(nopTB{})
+	if os.Getenv("APPLIER_RESTORE") != "" {
+		req.Restore, req.AllowSpecial = true, true
+	}
 	p, conflicts, err := s.Check(ctx, req)
 	if err != nil || len(conflicts) > 0 {
 		return conflicts, err

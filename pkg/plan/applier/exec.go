@@ -41,7 +41,7 @@ func newExecutor(t *tree, stage *os.File, ops []op) (*executor, error) {
 	return x, nil
 }
 
-func late(o *op, k Kind) error { return &LateConflict{Conflict: Conflict{Path: o.Path, Kind: k}} }
+func late(o *op, k Kind, now *state) error { return &LateConflict{Conflict: o.conflict(k, now)} }
 
 // do makes one operation. After an error it is not made: its own rename was undone at once.
 func (x *executor) do(o *op) error {
@@ -66,7 +66,7 @@ func (x *executor) ended(o *op, dir *os.File, name string, err error) error {
 	case errors.Is(err, errParentMissing), errors.Is(err, errParentReplaced), errors.Is(err, unix.ENOENT):
 		return x.gone(o, err)
 	case errors.Is(err, unix.EEXIST):
-		return late(o, KindAddedBoth)
+		return late(o, KindAddedBoth, nil)
 	default:
 		return fmt.Errorf("applier: %s %q: %w", o.Kind, o.Path, err)
 	}
@@ -81,13 +81,13 @@ func (x *executor) ended(o *op, dir *os.File, name string, err error) error {
 func (x *executor) gone(o *op, err error) error {
 	switch {
 	case errors.Is(err, errParentReplaced):
-		return late(o, KindParentReplaced)
+		return late(o, KindParentReplaced, nil)
 	case o.Kind == opRemove:
 		return nil // the original deleted it too
 	case o.Kind == opSwap:
-		return late(o, KindDeletedByOriginal)
+		return late(o, KindDeletedByOriginal, nil)
 	case errors.Is(err, errParentMissing):
-		return late(o, KindParentMissing)
+		return late(o, KindParentMissing, nil)
 	}
 	return fmt.Errorf("applier: %s %q: %w", o.Kind, o.Path, err)
 }
@@ -142,7 +142,7 @@ func (x *executor) verify(o *op) error {
 			return err
 		}
 		if !same(was, o.Old) {
-			return late(o, changed(o, was))
+			return late(o, changed(o, was), was)
 		}
 	}
 	if !o.staged() {
@@ -153,7 +153,7 @@ func (x *executor) verify(o *op) error {
 		return err
 	}
 	if ino != o.Ino {
-		return late(o, KindParentReplaced)
+		return late(o, KindParentReplaced, nil)
 	}
 	return nil
 }
@@ -179,11 +179,11 @@ func (x *executor) rmdir(o *op) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil // the original deleted it too
 	case errors.Is(err, errParentReplaced):
-		return late(o, KindParentReplaced)
+		return late(o, KindParentReplaced, nil)
 	case err != nil:
 		return err
 	case !same(now, o.Old):
-		return late(o, changed(o, now))
+		return late(o, changed(o, now), now)
 	}
 	dir, name, err := x.tree.parent(o.Path)
 	if err != nil {
@@ -193,7 +193,7 @@ func (x *executor) rmdir(o *op) error {
 	err = unix.Unlinkat(int(dir.Fd()), name, unix.AT_REMOVEDIR)
 	switch {
 	case errors.Is(err, unix.ENOTEMPTY), errors.Is(err, unix.EEXIST):
-		return late(o, KindNotEmpty)
+		return late(o, KindNotEmpty, nil)
 	case err != nil && !errors.Is(err, unix.ENOENT):
 		return fmt.Errorf("applier: remove directory %q: %w", o.Path, err)
 	}
@@ -205,17 +205,20 @@ func (x *executor) meta(o *op) error {
 	f, now, err := x.attributes(o.Path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return late(o, KindDeletedByOriginal)
+		return late(o, KindDeletedByOriginal, nil)
 	case errors.Is(err, errParentReplaced):
-		return late(o, KindParentReplaced)
+		return late(o, KindParentReplaced, nil)
 	case err != nil:
 		return err
 	}
 	defer f.Close()
 	if k := foreign(now, o.Old, o.New); k != "" {
-		return late(o, k)
+		return late(o, k, now)
 	}
-	return setAttributes(f, now, o.New)
+	if err := setAttributes(f, now, o.New); err != nil || !o.fresh() {
+		return err
+	}
+	return touch(f, o.New) // what came into the directory changed its time
 }
 
 // unmeta gives back the mode and each attribute that meta changed. What the original changed since stays.

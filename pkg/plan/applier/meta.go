@@ -102,6 +102,15 @@ func setMTime(dir *os.File, name string, mtime time.Time) error {
 	return unix.UtimesNanoAt(int(dir.Fd()), name, times, unix.AT_SYMLINK_NOFOLLOW)
 }
 
+// touch sets the modification time of an O_PATH descriptor.
+func touch(f *os.File, s *state) error {
+	ts, err := unix.TimeToTimespec(s.MTime)
+	if err != nil {
+		return err
+	}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, reopen(f), []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}, 0)
+}
+
 func chmod(f *os.File, s *state) error {
 	if s.Type == layer.Symlink {
 		return nil

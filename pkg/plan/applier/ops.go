@@ -36,6 +36,13 @@ type op struct {
 	content []byte // merged bytes, only until staged
 	group   layer.Path
 	linkTo  *op // staged before, of the same hard-link group, and to be one file with it
+	// linkFrom is a file of the original that it is to be one with, "" for none.
+	linkFrom layer.Path
+}
+
+// conflict is what keeps an operation from being made, where the original is now another than planned; nil is not known.
+func (o *op) conflict(k Kind, now *state) Conflict {
+	return Conflict{Path: o.Path, Kind: k, Base: o.Old.at(o.Path), Ours: o.New.at(o.Path), Theirs: now.at(o.Path)}
 }
 
 // fresh is true for the metadata of a directory that the same journal puts there.
@@ -53,7 +60,7 @@ func (c *checker) preview() Preview {
 		if want == nil && !f.verdict.remove {
 			continue
 		}
-		p.Steps = append(p.Steps, Step{Path: f.path, Action: f.action()})
+		p.Steps, p.found = append(p.Steps, Step{Path: f.path, Action: f.action()}), append(p.found, f)
 		if f.orig != nil {
 			p.Replaced = append(p.Replaced, f.orig.entry(f.path))
 		}
@@ -73,7 +80,11 @@ func (c *checker) preview() Preview {
 	for i := range p.ops {
 		p.ops[i].Slot = fmt.Sprintf("%06d", i)
 	}
-	linkGroups(p.ops)
+	if c.req.Restore {
+		c.linkBack(p.ops)
+	} else {
+		linkGroups(p.ops)
+	}
 	return p
 }
 

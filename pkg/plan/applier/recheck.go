@@ -183,7 +183,7 @@ func (x *executor) revert(o *op) error {
 	case err != nil:
 		return err
 	case look.blocked != "":
-		return &Blocked{Back: []Conflict{{Path: o.Path, Kind: look.blocked}}}
+		return &Blocked{Back: []Conflict{o.conflict(look.blocked, nil)}}
 	case !look.todo:
 		return nil
 	case o.Kind == opMeta:
@@ -207,5 +207,5 @@ func (x *executor) revert(o *op) error {
 	if err := x.move(o, dir, name); err != nil {
 		return fmt.Errorf("applier: take back put %q: %w", o.Path, err)
 	}
-	return &Blocked{Back: []Conflict{{Path: o.Path, Kind: KindNotEmpty}}}
+	return &Blocked{Back: []Conflict{o.conflict(KindNotEmpty, nil)}}
 }

@@ -108,7 +108,7 @@ func (s *Session) outlook(look func(*executor, *op) (outlook, error)) ([]Conflic
 			return nil, err
 		}
 		if l.blocked != "" {
-			conflicts = append(conflicts, Conflict{Path: o.Path, Kind: l.blocked})
+			conflicts = append(conflicts, o.conflict(l.blocked, nil))
 		}
 	}
 	return conflicts, nil

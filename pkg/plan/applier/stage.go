@@ -52,7 +52,7 @@ func (s *Session) stageAll(ctx context.Context, p Preview) error {
 		return fmt.Errorf("applier: open stage: %w", err)
 	}
 	defer dir.Close()
-	st := &stager{dir: dir, content: p.req.Content, each: len(s.journal.Ops) <= syncEach}
+	st := &stager{dir: dir, tree: s.tree, content: p.req.Content, each: len(s.journal.Ops) <= syncEach}
 	if err := st.probe(); err != nil {
 		return err
 	}
@@ -84,6 +84,7 @@ func (s *Session) stageAll(ctx context.Context, p Preview) error {
 // stager fills a stage.
 type stager struct {
 	dir     *os.File
+	tree    *tree // of the original
 	content Content
 	each    bool // few files: each is synced by itself
 	lost    []layer.Lost
@@ -131,6 +132,9 @@ func (s *stager) make(ctx context.Context, o *op) error {
 	if o.linkTo != nil {
 		o.Ino = o.linkTo.Ino
 		return unix.Linkat(int(s.dir.Fd()), o.linkTo.Slot, int(s.dir.Fd()), o.Slot, 0)
+	}
+	if o.linkFrom != "" {
+		return s.linkOriginal(o)
 	}
 	w, err := s.create(ctx, o)
 	if err != nil {

@@ -66,6 +66,15 @@ func (s *state) setXattr(name string, value []byte) {
 	(*m)[name] = value
 }
 
+// at is the state as an entry, nil for none.
+func (s *state) at(p layer.Path) *layer.Entry {
+	if s == nil {
+		return nil
+	}
+	e := s.entry(p)
+	return &e
+}
+
 func (s *state) entry(p layer.Path) layer.Entry {
 	e := layer.Entry{
 		Path: p, Type: s.Type, Mode: s.Mode, UID: s.UID, GID: s.GID, MTime: s.MTime,

@@ -42,8 +42,15 @@ type Sandbox interface {
 	// BaseEnv is the environment every command needs, as NAME=value.
 	BaseEnv() []string
 	Exec(ctx context.Context, c isolate.Command) (isolate.Result, error)
+	Files
+}
+
+// Files is what file steps do in a sandbox; see the methods of isolate.Init.
+type Files interface {
 	ReadFile(ctx context.Context, path string, limit int64) (content []byte, mode fs.FileMode, err error)
 	WriteFile(ctx context.Context, w isolate.FileWrite) error
+	LookAt(ctx context.Context, path string, limit int64) (content []byte, mode fs.FileMode, err error)
+	ChangeFiles(ctx context.Context, list []isolate.FileChange) error
 }
 
 // Checkpoints is the optional dependency on a checkpoint manager.

@@ -99,8 +99,11 @@ func describe(res isolate.Result, timeout time.Duration) string {
 }
 
 func (r *run) fileStep(ctx context.Context, step plan.Step) error {
-	if step.WriteFile != nil {
+	switch {
+	case step.WriteFile != nil:
 		return r.writeFile(ctx, *step.WriteFile)
+	case step.Patch != nil:
+		return r.patch(ctx, step.Patch)
 	}
 	return r.edit(ctx, *step.Edit)
 }
@@ -143,7 +146,7 @@ func (r *run) edit(ctx context.Context, e plan.Edit) error {
 
 // refusal tells what the tree does not allow from a sandbox that does not work.
 func refusal(err error, verb, path string) error {
-	if err == nil || errors.Is(err, isolate.ErrLost) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || broken(err) {
 		return err
 	}
 	return stepError{fmt.Sprintf("%s %q: %v", verb, path, err)}
