@@ -35,9 +35,10 @@ func startCluster(t testing.TB, a account) *cluster {
 }
 
 // serve starts server and scheduler on the cluster's state directory and connects to it.
-func (c *cluster) serve(t testing.TB) {
+func (c *cluster) serve(t testing.TB, flags ...string) {
 	t.Helper()
-	c.up = c.start(t, "up", "warmfleet", "up", "--workers", "0", "--state-dir", c.path("ctl")).ready(t)
+	args := append([]string{"up", "--workers", "0", "--state-dir", c.path("ctl")}, flags...)
+	c.up = c.start(t, "up", "warmfleet", args...).ready(t)
 	env := readEnv(t, c.path("ctl", "nats.env"))
 	c.place = c.with("NATS_URL="+env["NATS_URL"], "NATS_USER="+env["NATS_USER"], "NATS_PASSWORD="+env["NATS_PASSWORD"])
 	c.connect(t, env["NATS_URL"], nats.UserInfo(env["NATS_USER"], env["NATS_PASSWORD"]))

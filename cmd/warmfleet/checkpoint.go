@@ -5,24 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
-	"github.com/warmfleet/warmfleet/pkg/events"
 )
 
 func (a *app) checkpointCommand() *cobra.Command {
 	c := &cobra.Command{
-		Use: "checkpoint", Aliases: []string{"cp"}, Short: "Look at checkpoints, go back to them, export them",
+		Use: "checkpoint", Aliases: []string{"cp"}, Short: "Look at checkpoints, go back to them, fork, export, verify them",
 		Example: `  warmfleet checkpoint ls --plan ID
   warmfleet checkpoint export ID | tar --xattrs -xpSf - -C dir
   warmfleet checkpoint rollback ID --worker w2`,
 	}
-	c.AddCommand(a.checkpointLs(), a.checkpointShow(), a.checkpointRollback(), a.checkpointExport(), a.checkpointRm())
+	c.AddCommand(a.checkpointLs(), a.checkpointShow(), a.checkpointRollback(), a.checkpointFork(),
+		a.checkpointExport(), a.checkpointVerify(), a.checkpointRm())
 	return c
 }
 
@@ -67,45 +69,32 @@ func (a *app) checkpointShow() *cobra.Command {
 	}
 }
 
-func describe(w io.Writer, cp api.Checkpoint) {
-	fmt.Fprintf(w, "id        %s\nplan      %s\nsandbox   %s\nphase     %s\ncreated   %s\nsize      %d bytes\nportable  %v\nworker    %s\nbase      %s\n",
-		cp.ID, cp.Plan, cp.Sandbox, cp.Phase, cp.CreatedAt.Format("2006-01-02 15:04:05 MST"), cp.SizeBytes, cp.Portable, cp.Worker, cp.Base)
+func describe(out io.Writer, cp api.Checkpoint) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	defer w.Flush()
+	line := func(name, value string) {
+		if value != "" {
+			fmt.Fprintf(w, "%s\t%s\n", name, value)
+		}
+	}
+	line("id", cp.ID)
+	line("plan", cp.Plan)
+	line("sandbox", cp.Sandbox)
+	line("phase", cp.Phase)
+	line("created", cp.CreatedAt.Format("2006-01-02 15:04:05 MST"))
+	line("size", fmt.Sprintf("%s (%d bytes)", size(cp.SizeBytes), cp.SizeBytes))
+	line("portable", fmt.Sprint(cp.Portable))
+	line("worker", cp.Worker)
+	line("base", cp.Base)
 	for _, l := range cp.Layers {
-		fmt.Fprintf(w, "layer     %s\n", l)
+		line("layer", l)
+	}
+	for _, k := range slices.Sorted(maps.Keys(cp.Metadata)) {
+		line("metadata", k+"="+cp.Metadata[k])
 	}
 	if string(cp.Lost) != "[]" {
-		fmt.Fprintf(w, "lost      %s\n", cp.Lost)
+		line("lost", string(cp.Lost))
 	}
-}
-
-func (a *app) checkpointRollback() *cobra.Command {
-	var on string
-	c := &cobra.Command{
-		Use: "rollback ID", Short: "Make a sandbox in the state of a checkpoint, kept for an hour", Args: args(1, "a checkpoint id"),
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := idArg("checkpoint", args[0]); err != nil {
-				return err
-			}
-			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				if h.local != nil && h.local.Holds() {
-					if err := h.work(ctx, events.Resource{}, worker.Config{}); err != nil {
-						return err
-					}
-					if err := h.awaitWorker(ctx); err != nil {
-						return err
-					}
-					a.note("this fleet ends with the command, and the sandbox with it: run warmfleet up to keep one, or checkpoint export to get the files")
-				}
-				r, err := h.Rollback(ctx, args[0], on)
-				if err != nil {
-					return h.explain(ctx, err, "roll back to", "checkpoint", args[0])
-				}
-				return a.printer().one(r, r.Sandbox, func(w io.Writer) { fmt.Fprintf(w, "sandbox %s on %s: %s\n", r.Sandbox, r.Worker, r.State) })
-			})
-		},
-	}
-	c.Flags().StringVar(&on, "worker", "", "the worker to make it on; any live one if absent")
-	return c
 }
 
 func (a *app) checkpointExport() *cobra.Command {
@@ -148,14 +137,18 @@ func (h *handle) storeNow(ctx context.Context, id string) (checkpoint.Checkpoint
 }
 
 func (a *app) checkpointRm() *cobra.Command {
-	return &cobra.Command{
+	var force bool
+	c := &cobra.Command{
 		Use: "rm ID", Aliases: []string{"delete"}, Short: "Delete a checkpoint's record; its layers go once nothing names them", Args: args(1, "a checkpoint id"),
+		Long: `Delete the record of a checkpoint. Layers and differences that no other checkpoint needs go with a later collection of
+garbage (warmfleet gc). While a plan has not ended its checkpoints are refused; --force takes them all the same, but never
+the one that the plan goes on from.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := idArg("checkpoint", args[0]); err != nil {
 				return err
 			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				done, err := h.DeleteCheckpoint(ctx, args[0])
+				done, err := h.DeleteCheckpoint(ctx, args[0], force)
 				if err != nil {
 					return h.explain(ctx, err, "delete", "checkpoint", args[0])
 				}
@@ -163,4 +156,6 @@ func (a *app) checkpointRm() *cobra.Command {
 			})
 		},
 	}
+	c.Flags().BoolVar(&force, "force", false, "also one of a plan that has not ended")
+	return c
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/warmfleet/warmfleet/internal/fleet"
 	"github.com/warmfleet/warmfleet/internal/natsboot"
+	"github.com/warmfleet/warmfleet/internal/scheduler"
 	"github.com/warmfleet/warmfleet/internal/version"
 	"github.com/warmfleet/warmfleet/internal/worker"
 )
@@ -28,6 +29,8 @@ type upFlags struct {
 	isolation string
 	layers    string
 	budget    int64
+	keep      *scheduler.Keep
+	budgets   worker.Config // of it only the budgets
 }
 
 func (a *app) upCommand() *cobra.Command {
@@ -50,6 +53,8 @@ on loopback only, with credentials of its own. Workers on other hosts need a ser
 	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
 	fl.StringVar(&f.layers, "layers", "", layersHelp)
 	fl.Int64Var(&f.budget, "base-budget", 0, "bytes that bases may take on disk for each worker; 0: a fifth of the file system, -1: no bound")
+	f.keep = fleet.KeepFlags(fl)
+	fleet.BudgetFlags(fl, &f.budgets)
 	return c
 }
 
@@ -74,11 +79,14 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	if f.budget < worker.Unbounded {
 		return usagef("--base-budget %d: use a number of bytes, 0 for the default or -1 for no bound", f.budget)
 	}
+	if err := f.keep.Validate(); err != nil {
+		return &coded{exitUsage, err}
+	}
 	dir, err := natsboot.StateDir(a.stateDir)
 	if err != nil {
 		return &coded{exitUsage, err}
 	}
-	l, err := fleet.OpenLocal(ctx, fleet.LocalOptions{StateDir: dir, Listen: f.listen, MustHold: true, Context: true, Log: a.log()})
+	l, err := fleet.OpenLocal(ctx, fleet.LocalOptions{StateDir: dir, Listen: f.listen, MustHold: true, Context: true, Keep: f.keep, Log: a.log()})
 	if errors.Is(err, natsboot.ErrNotLoopback) {
 		return &coded{exitUsage, err}
 	}
@@ -106,7 +114,8 @@ func (a *app) serve(ctx context.Context, l *fleet.Local, f upFlags) error {
 		err := l.AddWorker(ctx, worker.Config{
 			Name: fmt.Sprintf("up-%d", i+1), HostID: fleet.HostID(""), Slots: f.slots, AllowPaths: paths, Expose: expose,
 			Isolation: worker.Isolation(f.isolation), Layers: fleet.Layers(f.layers), Warm: f.slots, DrainTimeout: worker.DefaultDrain,
-			BaseBudget: f.budget,
+			BaseBudget:  f.budget,
+			CacheBudget: f.budgets.CacheBudget, PlanBudget: f.budgets.PlanBudget,
 		})
 		if err != nil {
 			return err

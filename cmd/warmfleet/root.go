@@ -54,7 +54,7 @@ checkpoints to go back to, and changes the original only when it is applied: who
 	})
 	root.AddCommand(
 		a.runCommand(), a.upCommand(), a.submitCommand(), a.planCommand(), a.checkpointCommand(),
-		a.workerCommand(), a.eventsCommand(), a.doctorCommand(), a.versionCommand(),
+		a.workerCommand(), a.eventsCommand(), a.verifyCommand(), a.gcCommand(), a.doctorCommand(), a.versionCommand(),
 	)
 	root.AddCommand(topics()...)
 	for _, c := range root.Commands() {
@@ -66,9 +66,9 @@ checkpoints to go back to, and changes the original only when it is applied: who
 
 // unbuilt are the nouns and verbs of the product that this version does not have.
 var unbuilt = map[string][]string{
-	"warmfleet":            {"session", "pool", "image", "schedule", "dlq", "check", "schema", "verify", "gc", "config"},
+	"warmfleet":            {"session", "pool", "image", "schedule", "dlq", "check", "schema", "config"},
 	"warmfleet plan":       {"retry", "artifacts"},
-	"warmfleet checkpoint": {"diff", "fork", "verify"},
+	"warmfleet checkpoint": {"diff"},
 	"warmfleet worker":     {"drain", "resume"},
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/natsboot"
 	"github.com/warmfleet/warmfleet/internal/worker"
+	"github.com/warmfleet/warmfleet/pkg/objectstore"
 )
 
 // flags are what people set about a worker.
@@ -24,6 +25,7 @@ type flags struct {
 	worker.Config
 	hostID, prefix, isolation string
 	labels                    []string
+	stall                     time.Duration
 }
 
 func main() {
@@ -32,7 +34,7 @@ func main() {
 	var f flags
 	var cfg worker.Config
 	c := d.Command("Run plans in sandboxes, keep checkpoints, apply", func(ctx context.Context, nc *natsboot.Connection) error {
-		return serve(ctx, d, nc, cfg, f.prefix)
+		return serve(ctx, d, nc, cfg, fleet.Options{Prefix: f.prefix, Stall: f.stall})
 	})
 	f.register(c)
 	c.PreRunE = func(*cobra.Command, []string) error { // before a server is waited for
@@ -59,16 +61,19 @@ func (f *flags) register(c *cobra.Command) {
 	fl.StringArrayVar(&f.labels, "labels", nil, "key=value; may be repeated")
 	fl.Int64Var(&f.BaseBudget, "base-budget", 0, "bytes that bases may take on disk; 0: a fifth of the file system, -1: no bound")
 	fl.DurationVar(&f.DrainTimeout, "drain-timeout", worker.DefaultDrain, "how long running steps may go on after SIGTERM")
+	fleet.BudgetFlags(fl, &f.Config)
+	fl.DurationVar(&f.stall, "transfer-stall", objectstore.DefaultStall, "how long a transfer of layers may make no progress before it fails")
 	fl.StringVar(&f.prefix, "prefix", "", `first token of all subjects (default "fleet")`)
 }
 
-func serve(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, cfg worker.Config, prefix string) error {
+func serve(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, cfg worker.Config, o fleet.Options) error {
 	layers, err := d.Dial(ctx, "worker layers")
 	if err != nil {
 		return err
 	}
 	defer layers.Close()
-	shared, err := openWhenDeclared(ctx, d, nc, fleet.Options{Prefix: prefix, Layers: layers.JS})
+	o.Layers = layers.JS
+	shared, err := openWhenDeclared(ctx, d, nc, o)
 	if err != nil {
 		return err
 	}

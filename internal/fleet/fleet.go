@@ -44,6 +44,8 @@ type Options struct {
 	// Layers, if set, is a connection of its own for the object store: a client writes under
 	// one lock, so a large upload on the shared one could hold heartbeats up.
 	Layers jetstream.JetStream
+	// Stall is how long a transfer of layers may make no progress, objectstore.DefaultStall if 0.
+	Stall time.Duration
 	// Limits of the streams, if Declare.
 	Limits events.Limits
 }
@@ -75,7 +77,7 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Fleet, error
 	if o.Layers != nil {
 		layers = o.Layers
 	}
-	if f.Store, err = objectstore.NewJetStream(layers, objectstore.Options{Bucket: subjects.LayersBucket()}); err != nil {
+	if f.Store, err = objectstore.NewJetStream(layers, objectstore.Options{Bucket: subjects.LayersBucket(), Stall: o.Stall}); err != nil {
 		return nil, err
 	}
 	f.layers = layers.Conn()

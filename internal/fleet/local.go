@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/warmfleet/warmfleet/internal/natsboot"
+	"github.com/warmfleet/warmfleet/internal/scheduler"
 	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/events"
 )
@@ -58,7 +59,9 @@ type LocalOptions struct {
 	Context bool
 	// MustHold makes it an error that another process holds the state directory.
 	MustHold bool
-	Log      zerolog.Logger
+	// Keep says how long checkpoints are kept, the default if nil.
+	Keep *scheduler.Keep
+	Log  zerolog.Logger
 }
 
 // OpenLocal starts the fleet of a state directory, or joins it where it runs already.
@@ -109,7 +112,7 @@ func (l *Local) open(ctx context.Context, o LocalOptions) error {
 	if err := l.use(ctx, js, Options{Declare: true, Layers: layers}); err != nil {
 		return err
 	}
-	return l.schedule(ctx)
+	return l.schedule(ctx, o.Keep)
 }
 
 // use opens the fleet on its two connections, which are closed when that fails.
@@ -178,11 +181,14 @@ func awaitDeclared(ctx context.Context, js jetstream.JetStream) error {
 }
 
 // schedule runs the scheduler and returns when it answers.
-func (l *Local) schedule(ctx context.Context) error {
+func (l *Local) schedule(ctx context.Context, keep *scheduler.Keep) error {
 	life, stop := context.WithCancel(context.WithoutCancel(ctx))
 	l.stopScheduler = stop
 	ready := make(chan struct{})
 	s := l.Fleet.Scheduler(localPullWait, l.log)
+	if keep != nil {
+		s.SetKeep(*keep)
+	}
 	l.tasks.Go(func() {
 		if err := s.Run(life, func() { close(ready) }); err != nil {
 			l.fail(err)

@@ -19,8 +19,19 @@ import (
 	"github.com/warmfleet/warmfleet/pkg/events"
 )
 
-// apiTimeout bounds one request.
-const apiTimeout = 30 * time.Second
+const (
+	// apiTimeout bounds one request, and transferTimeout one that moves layers or looks at all of them.
+	apiTimeout      = 30 * time.Second
+	transferTimeout = 10 * time.Minute
+)
+
+// timeoutOf is how long a request of a name may take.
+func timeoutOf(noun, verb string) time.Duration {
+	if noun == "gc" || noun == "checkpoint" && slices.Contains([]string{"rollback", "fork", "verify"}, verb) {
+		return transferTimeout
+	}
+	return apiTimeout
+}
 
 // headerRoom is what a message's headers may take of the server's limit, in bytes.
 const headerRoom = 1024
@@ -52,7 +63,9 @@ func (s *Scheduler) handlers() map[[2]string]handler {
 		{"plan", "approve"}: s.planApprove, {"plan", "reject"}: s.planReject, {"plan", "cancel"}: s.planCancel, {"plan", "diff"}: s.planDiff,
 		{"plan", "undo"}:       s.planUndo,
 		{"checkpoint", "list"}: s.checkpointList, {"checkpoint", "get"}: s.checkpointGet,
-		{"checkpoint", "rollback"}: s.checkpointRollback, {"checkpoint", "delete"}: s.checkpointDelete,
+		{"checkpoint", "rollback"}: s.checkpointRollback, {"checkpoint", "fork"}: s.checkpointFork,
+		{"checkpoint", "verify"}: s.checkpointVerify, {"checkpoint", "delete"}: s.checkpointDelete,
+		{"gc", "run"}:      s.gcRun,
 		{"worker", "list"}: s.workerList,
 	}
 }
@@ -67,7 +80,7 @@ func (s *Scheduler) serve(ctx context.Context) (*endpoints, error) {
 	}
 	e := &endpoints{service: svc}
 	for name, h := range s.handlers() {
-		err := svc.AddEndpoint(name[0]+"-"+name[1], e.handle(ctx, h, s.fleet.Conn.MaxPayload), micro.WithEndpointSubject(s.fleet.Subjects.API(name[0], name[1])))
+		err := svc.AddEndpoint(name[0]+"-"+name[1], e.handle(ctx, h, serving{timeoutOf(name[0], name[1]), s.fleet.Conn.MaxPayload}), micro.WithEndpointSubject(s.fleet.Subjects.API(name[0], name[1])))
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("scheduler: register endpoint %v: %w", name, err), svc.Stop())
 		}
@@ -75,16 +88,21 @@ func (s *Scheduler) serve(ctx context.Context) (*endpoints, error) {
 	return e, nil
 }
 
+// serving bounds the answers of an endpoint.
+type serving struct {
+	timeout time.Duration
+	most    func() int64 // the server's limit on a message, which it may change on a reconnect
+}
+
 // handle answers each request on a goroutine of its own: the service calls handlers one by one.
-// most is the server's limit on a message, which it may change on a reconnect.
-func (e *endpoints) handle(ctx context.Context, h handler, most func() int64) micro.Handler {
+func (e *endpoints) handle(ctx context.Context, h handler, bound serving) micro.Handler {
 	return micro.HandlerFunc(func(r micro.Request) {
 		e.busy.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, apiTimeout)
+			ctx, cancel := context.WithTimeout(ctx, bound.timeout)
 			defer cancel()
 			reply, err := h(ctx, r.Data())
 			if err == nil {
-				err = respond(r, reply, int(most()))
+				err = respond(r, reply, int(bound.most()))
 			}
 			if err != nil {
 				r.Error(errorCode(err), err.Error(), nil)

@@ -8,9 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
-
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -78,17 +75,6 @@ func (s *Scheduler) checkpointGet(ctx context.Context, body []byte) (any, error)
 	return shown(c), nil
 }
 
-func (s *Scheduler) checkpointDelete(ctx context.Context, body []byte) (any, error) {
-	req, err := idOf(body)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkpoint.Remove(ctx, s.fleet.Checkpoints, req.ID); err != nil {
-		return nil, err
-	}
-	return api.Done{ID: req.ID, State: "deleted"}, nil
-}
-
 // shown is a record as people see it.
 func shown(c checkpoint.Checkpoint) api.Checkpoint {
 	out := api.Checkpoint{
@@ -111,56 +97,6 @@ func shown(c checkpoint.Checkpoint) api.Checkpoint {
 		out.Lost = b
 	}
 	return out
-}
-
-// checkpointRollback hands the request on to the worker of choice, or any live one.
-func (s *Scheduler) checkpointRollback(ctx context.Context, body []byte) (any, error) {
-	var req api.Rollback
-	if err := json.Unmarshal(body, &req); err != nil {
-		return nil, fail(api.CodeInvalid, "request is not JSON: %v", err)
-	}
-	if _, err := events.ParseID(req.Checkpoint); err != nil {
-		return nil, err
-	}
-	workers := s.index.workers()
-	if req.Worker == "" {
-		req.Worker = s.nearest(ctx, req.Checkpoint, workers)
-	}
-	if req.Worker == "" {
-		return nil, fail(api.CodeNotFound, "no worker is live: start one")
-	}
-	if _, live := workers[req.Worker]; !live {
-		return nil, fail(api.CodeNotFound, "worker %q: is not live: see warmfleet worker ls", req.Worker)
-	}
-	b, err := json.Marshal(req)
-	if err != nil {
-		return nil, err
-	}
-	m, err := s.fleet.Conn.RequestWithContext(ctx, s.fleet.Subjects.Worker(req.Worker, "rollback"), b)
-	if errors.Is(err, nats.ErrNoResponders) {
-		return nil, fail(api.CodeNotFound, "worker %q: does not answer", req.Worker)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if code := m.Header.Get(micro.ErrorCodeHeader); code != "" {
-		return nil, fail(code, "%s", m.Header.Get(micro.ErrorHeader))
-	}
-	return json.RawMessage(m.Data), nil
-}
-
-// nearest is the worker that took a checkpoint, whose cache may still hold its layers, else any
-// that is ready, "" for none.
-func (s *Scheduler) nearest(ctx context.Context, checkpointID string, workers map[string]events.Worker) string {
-	if c, err := checkpoint.Load(ctx, s.fleet.Checkpoints, checkpointID); err == nil && workers[c.Worker].State == events.WorkerReady {
-		return c.Worker
-	}
-	for _, name := range slices.Sorted(maps.Keys(workers)) {
-		if workers[name].State == events.WorkerReady {
-			return name
-		}
-	}
-	return ""
 }
 
 func (s *Scheduler) workerList(context.Context, []byte) (any, error) {

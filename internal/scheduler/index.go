@@ -172,6 +172,14 @@ func (x *index) get(id string) (events.Fold, bool) {
 	return p.fold, ok
 }
 
+// known returns a plan's state and when it came to be.
+func (x *index) known(id string) (known, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	p, ok := x.plans[id]
+	return p, ok
+}
+
 // await returns the plan's state as soon as there is one.
 func (x *index) await(ctx context.Context, id string) (events.Fold, bool) {
 	x.mu.Lock()

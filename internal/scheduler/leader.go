@@ -9,16 +9,11 @@ import (
 
 	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/pkg/events"
-	"github.com/warmfleet/warmfleet/pkg/objectstore"
 )
 
 const (
 	// sweepEvery is how often commands that should be queued are made sure of.
 	sweepEvery = 15 * time.Second
-	// orphansEvery is how often chunks of uploads that were never finished are swept, and
-	// orphanAge how old they must be by the server's clock; far more than any upload takes.
-	orphansEvery = time.Hour
-	orphanAge    = 24 * time.Hour
 	// expireEvery is how often plans are looked at for their age.
 	expireEvery = time.Second
 	// projectEvery bounds how far the read model lags behind the log.
@@ -39,9 +34,9 @@ func (s *Scheduler) govern(ctx context.Context) {
 	sweep, expire := time.NewTicker(sweepEvery), time.NewTicker(expireEvery)
 	defer sweep.Stop()
 	defer expire.Stop()
-	var orphans sync.WaitGroup
-	orphans.Go(func() { s.sweepOrphans(ctx) })
-	defer orphans.Wait()
+	var garbage sync.WaitGroup
+	garbage.Go(func() { s.collectOften(ctx) })
+	defer garbage.Wait()
 	s.ensurePools(ctx)
 	for {
 		s.admitAll(ctx)
@@ -54,20 +49,6 @@ func (s *Scheduler) govern(ctx context.Context) {
 			s.ensurePools(ctx)
 		case <-expire.C:
 			s.expireOld(ctx)
-		}
-	}
-}
-
-// sweepOrphans removes now and then what interrupted uploads left in the object store.
-func (s *Scheduler) sweepOrphans(ctx context.Context) {
-	store, able := s.fleet.Store.(objectstore.Sweeper)
-	for able && sleep(ctx, orphansEvery) {
-		n, err := store.Sweep(ctx, orphanAge)
-		if err != nil && ctx.Err() == nil {
-			s.log.Warn().Err(err).Msg("sweep the object store")
-		}
-		if n > 0 {
-			s.log.Info().Int("orphans", n).Msg("swept the object store")
 		}
 	}
 }

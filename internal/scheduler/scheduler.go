@@ -38,6 +38,7 @@ type Scheduler struct {
 	log   zerolog.Logger
 	id    string
 	index *index
+	keep  Keep
 
 	pullWait time.Duration
 }
@@ -51,8 +52,11 @@ func New(fleet Fleet, pullWait time.Duration, log zerolog.Logger) *Scheduler {
 	if pullWait == 0 {
 		pullWait = DefaultPullWait
 	}
-	return &Scheduler{fleet: fleet, log: log, id: events.NewID(), index: newIndex(), pullWait: pullWait}
+	return &Scheduler{fleet: fleet, log: log, id: events.NewID(), index: newIndex(), keep: DefaultKeep(), pullWait: pullWait}
 }
+
+// SetKeep says how long checkpoints are kept, DefaultKeep if it is not called. Call it before Run.
+func (s *Scheduler) SetKeep(k Keep) { s.keep = k }
 
 func (s *Scheduler) source() string { return "/scheduler/" + s.id }
 

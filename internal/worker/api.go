@@ -40,7 +40,7 @@ func (w *Worker) serve(ctx context.Context) (*endpoints, error) {
 	}
 	a.service = svc
 	for verb, handle := range map[string]func(context.Context, []byte) (any, error){
-		"status": w.apiStatus, "rollback": w.apiRollback, "store": w.apiStore,
+		"status": w.apiStatus, "rollback": w.apiRollback, "fork": w.apiRollback, "store": w.apiStore,
 	} {
 		err := svc.AddEndpoint(verb, a.handler(ctx, handle), micro.WithEndpointSubject(w.fleet.Subjects.Worker(w.cfg.Name, verb)))
 		if err != nil {
@@ -109,6 +109,8 @@ func (a *endpoints) stop() {
 
 func (w *Worker) apiStatus(context.Context, []byte) (any, error) { return w.Record(), nil }
 
+// apiRollback makes a sandbox of its own on the checkpoint's layers, for rollback and fork alike: nothing is
+// copied, and the one that the checkpoint was taken of goes on as it is.
 func (w *Worker) apiRollback(ctx context.Context, body []byte) (any, error) {
 	id, err := checkpointID(body)
 	if err != nil {
@@ -118,7 +120,7 @@ func (w *Worker) apiRollback(ctx context.Context, body []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return api.RolledBack{Sandbox: sb.ID(), Worker: w.cfg.Name, State: string(sb.State())}, nil
+	return api.RolledBack{Sandbox: sb.ID(), Worker: w.cfg.Name, State: string(sb.State()), Checkpoint: id}, nil
 }
 
 func (w *Worker) apiStore(ctx context.Context, body []byte) (any, error) {

@@ -342,6 +342,8 @@ func (w *Worker) giveUp(ctx context.Context, j *job, err error) error {
 		if errors.Is(err, base.ErrStateInside) {
 			d.Error += ": use --state-dir outside the path"
 		}
+	case errors.Is(err, checkpoint.ErrBudget):
+		d.Code = "checkpoint_budget"
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		d.Code = "disk_full"
 		d.Error += ": free some room in " + w.cfg.StateDir + " or name another directory with --state-dir"

@@ -76,6 +76,12 @@ type Config struct {
 	// PullWait is how long one pull of commands waits, and with it how long a stop may take to
 	// be noticed; DefaultPullWait if zero.
 	PullWait time.Duration
+	// CacheBudget bounds the layers in the cache that nothing here uses, in bytes; 0 is
+	// DefaultCacheBudget, less keeps none.
+	CacheBudget int64
+	// PlanBudget bounds what the layers of one plan take in the object store, in bytes; 0 is
+	// DefaultPlanBudget, less is no bound.
+	PlanBudget int64
 	// DrainTimeout bounds how long running steps may go on after a stop was asked.
 	DrainTimeout time.Duration
 }
@@ -210,7 +216,11 @@ func (w *Worker) prepare(ctx context.Context) error {
 	w.cps = checkpoint.New(checkpoint.Config{
 		Cache: w.cache, Store: w.fleet.Store, Records: w.fleet.Checkpoints,
 		Scratch: dir("scratch"), Worker: w.cfg.Name, Log: w.log, NewID: events.NewID,
+		PlanBudget: budget(w.cfg.PlanBudget, DefaultPlanBudget, 0),
 	})
+	if err := w.sweepCache(true); err != nil {
+		return err
+	}
 	w.warm()
 	return w.recoverInPlace(ctx)
 }
@@ -271,6 +281,7 @@ func (w *Worker) Run(ctx context.Context, ready func()) error {
 	}()
 	services.Go(func() { w.present(life) })
 	services.Go(func() { w.forgetEnded(life) })
+	services.Go(func() { w.sweepOften(life) })
 	if err := w.awaitPools(ctx); err != nil {
 		return err
 	}

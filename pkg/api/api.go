@@ -92,6 +92,22 @@ type RolledBack struct {
 	Sandbox string `json:"sandbox"`
 	Worker  string `json:"worker"`
 	State   string `json:"state"`
+	// Checkpoint is what it stands on.
+	Checkpoint string `json:"checkpoint"`
+}
+
+// Delete asks for the removal of a checkpoint's record. Force: also of one that a plan that has not ended could
+// go back to; never of the one that it goes on from.
+type Delete struct {
+	ID    string `json:"id"`
+	Force bool   `json:"force,omitempty"`
+}
+
+// Collect asks for a collection of garbage. Grace is a duration as Go writes it, such as "24h"; the default where
+// absent.
+type Collect struct {
+	DryRun bool   `json:"dry_run,omitempty"`
+	Grace  string `json:"grace,omitempty"`
 }
 
 // Store asks the worker that holds a checkpoint to make it portable.

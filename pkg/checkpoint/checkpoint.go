@@ -38,6 +38,10 @@ var (
 	ErrLive = errors.New("checkpoint: stands on a live original, so only its own sandbox can go back to it")
 	// ErrMissingLayer: a layer is neither in the cache nor in the object store.
 	ErrMissingLayer = errors.New("checkpoint: layer missing")
+	// ErrBadLayer: a stored layer is not what the record or its name says; nothing of it is used.
+	ErrBadLayer = errors.New("checkpoint: layer is bad in the store")
+	// ErrBudget: the layers of a plan would take more than a plan may store.
+	ErrBudget = errors.New("checkpoint: plan stores too much")
 )
 
 // LayerRef names a stored layer.
@@ -84,4 +88,18 @@ type Sandbox interface {
 	Freeze(ctx context.Context) (layer.Chain, error)
 	// Reset shows exactly chain.
 	Reset(ctx context.Context, chain layer.Chain) error
+}
+
+// objects are the names of all stored objects that the record needs.
+func (c Checkpoint) objects() []string {
+	var names []string
+	for _, refs := range [][]LayerRef{c.Base, c.Layers} {
+		for _, ref := range refs {
+			names = append(names, ref.Name)
+		}
+	}
+	if c.Delta != "" {
+		names = append(names, c.Delta)
+	}
+	return names
 }

@@ -87,14 +87,22 @@ func GetDelta(ctx context.Context, store objectstore.Store, name string) (Delta,
 		return Delta{}, fmt.Errorf("checkpoint: read delta %s: %w", name, err)
 	}
 	defer r.Close()
-	dec, err := zstd.NewReader(r, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30))
+	packed, err := io.ReadAll(r)
+	if err != nil {
+		return Delta{}, fmt.Errorf("checkpoint: read delta %s: %w", name, err)
+	}
+	return unpackDelta(name, packed)
+}
+
+func unpackDelta(name string, packed []byte) (Delta, error) {
+	dec, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(1<<30))
 	if err != nil {
 		return Delta{}, fmt.Errorf("checkpoint: read delta %s: %w", name, err)
 	}
 	defer dec.Close()
-	plain, err := io.ReadAll(dec)
+	plain, err := dec.DecodeAll(packed, nil)
 	if err != nil {
-		return Delta{}, fmt.Errorf("checkpoint: read delta %s: %w", name, err)
+		return Delta{}, fmt.Errorf("checkpoint: read delta %s: %w: %w", name, objectstore.ErrCorrupt, err)
 	}
 	if sum := sha256.Sum256(plain); name != "sha256-"+hex.EncodeToString(sum[:])+".delta.json.zst" {
 		return Delta{}, fmt.Errorf("checkpoint: read delta %s: %w", name, objectstore.ErrCorrupt)

@@ -26,7 +26,10 @@ type Config struct {
 	// Scratch is a directory for layers being packed, on a file system with room.
 	Scratch string
 	Worker  string
-	Log     zerolog.Logger
+	// PlanBudget bounds what the layers that a plan adds to its base may take in the store,
+	// compressed bytes of one chain; 0 is no bound. Store fails with ErrBudget beyond it.
+	PlanBudget int64
+	Log        zerolog.Logger
 	// NewID makes checkpoint ids (upper-case ULIDs).
 	NewID func() string
 }
@@ -41,6 +44,7 @@ type Manager struct {
 	local map[string]*local   // checkpoints whose layers lie in this cache, by id
 	live  map[string]*tracked // sandboxes that live here, by id
 	pins  map[string]int      // layers of restored checkpoints that were not released, by id
+	idle  map[string]bool     // layers that the last SweepCache found unused and left, by id
 }
 
 type local struct {
@@ -261,6 +265,9 @@ func All(ctx context.Context, records kv.Store) ([]Checkpoint, error) {
 	}
 	out := make([]Checkpoint, 0, len(entries))
 	for _, e := range entries {
+		if e.Key == collectedKey {
+			continue
+		}
 		var cp Checkpoint
 		if err := json.Unmarshal(e.Value, &cp); err != nil {
 			return nil, fmt.Errorf("checkpoint: decode record %q: %w", e.Key, err)
@@ -272,7 +279,7 @@ func All(ctx context.Context, records kv.Store) ([]Checkpoint, error) {
 }
 
 // Delete removes the record first, then what only this worker had of it. Stored layers go
-// with Sweep, once no record names them.
+// with Collect, once no record names them.
 func (m *Manager) Delete(ctx context.Context, id string) error {
 	m.mu.Lock()
 	_, here := m.local[id]
@@ -285,10 +292,13 @@ func (m *Manager) Delete(ctx context.Context, id string) error {
 	return err
 }
 
-// Remove removes a stored record, or fails with ErrNotFound.
+// Remove removes a stored record, also one that can't be read, or fails with ErrNotFound. What
+// only it named goes with the next collection.
 func Remove(ctx context.Context, records kv.Store, id string) error {
-	if _, err := Load(ctx, records, id); err != nil {
-		return err
+	if _, err := records.Get(ctx, id); errors.Is(err, kv.ErrNotFound) {
+		return fmt.Errorf("%w: %q", ErrNotFound, id)
+	} else if err != nil {
+		return fmt.Errorf("checkpoint: delete %q: %w", id, err)
 	}
 	if err := records.Delete(ctx, id, 0); err != nil {
 		return fmt.Errorf("checkpoint: delete %q: %w", id, err)

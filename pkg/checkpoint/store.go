@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
+	"io/fs"
 	"sync"
 	"time"
 
@@ -16,9 +16,14 @@ import (
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
 )
 
+// storeTries bounds how often a checkpoint is stored whose layers were swept in between.
+const storeTries = 3
+
 // Store makes a local checkpoint portable: layers first, then the record, then the layers
-// are looked at once more. It is idempotent; a failed call may be repeated. Of a checkpoint on a live base the
-// layers above it are stored, and the record says that it is not portable.
+// are looked at once more, since a sweep may have begun before the record was there: a layer
+// that it marked is spared, and for one that it removed all is done again. It is idempotent;
+// a failed call may be repeated. Of a checkpoint on a live base the layers
+// above it are stored, and the record says that it is not portable.
 func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
 	m.mu.Lock()
 	l := m.local[id]
@@ -32,105 +37,137 @@ func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
 	if recorded {
 		return cp, nil
 	}
+	var swept error
+	for range storeTries {
+		cp, err := m.store(ctx, l)
+		if err == nil {
+			err = m.record(ctx, cp)
+		}
+		if swept = err; gone(err) {
+			continue
+		}
+		if err != nil {
+			return Checkpoint{}, fmt.Errorf("checkpoint: store %q: %w", id, err)
+		}
+		if swept = m.recheck(ctx, cp); swept == nil {
+			m.mu.Lock()
+			l.cp, l.recorded = cp, true
+			m.mu.Unlock()
+			return cp, nil
+		}
+		if !gone(swept) {
+			break // nothing is known to be missing: the record may stay for another call
+		}
+		// One that names what is not there must not, whatever comes of the next try.
+		if err := m.withdraw(ctx, id); err != nil {
+			return Checkpoint{}, fmt.Errorf("checkpoint: store %q: take its record back: %w", id, errors.Join(swept, err))
+		}
+	}
+	return Checkpoint{}, fmt.Errorf("checkpoint: store %q: %w", id, swept)
+}
+
+// withdrawLimit bounds the removal of a record, also when the caller has given up.
+const withdrawLimit = 5 * time.Second
+
+func (m *Manager) withdraw(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), withdrawLimit)
+	defer cancel()
+	return m.cfg.Records.Delete(ctx, id, 0)
+}
+
+// store uploads what of a checkpoint is not in the store, and returns its record. Nothing it
+// names is marked, or was a moment ago: a collection that begins now reads the records again
+// before it removes any of it (see settle), so one that is written at once is seen.
+func (m *Manager) store(ctx context.Context, l *local) (Checkpoint, error) {
+	start := time.Now()
+	cp := m.snapshot(l)
 	chain, base := l.chain, l.base
 	if cp.Live {
 		chain, base = chain[base:], 0
 	}
 	refs := make([]LayerRef, len(chain))
-	var own int64
+	room := m.cfg.PlanBudget
 	for i, x := range chain {
-		ref, err := m.upload(ctx, chain[:i], x)
+		bounded := m.cfg.PlanBudget > 0 && cp.PlanID != "" && i >= base
+		ref, err := m.upload(ctx, chain[:i], x, func(size int64) error {
+			if bounded && size > room {
+				return fmt.Errorf("%w: its layers are more than %d bytes: let its steps write less, or raise the worker's --plan-budget", ErrBudget, m.cfg.PlanBudget)
+			}
+			return nil
+		})
 		if err != nil {
-			return Checkpoint{}, fmt.Errorf("checkpoint: store %q: %w", id, err)
+			return Checkpoint{}, err
 		}
-		refs[i] = ref
+		if refs[i] = ref; bounded {
+			room -= ref.Size
+		}
 		if x.ID == l.own {
-			own = ref.Size
+			cp.SizeBytes = ref.Size
 		}
 	}
-	cp = m.snapshot(l)
-	cp.Base, cp.Layers, cp.SizeBytes, cp.Portable = refs[:base:base], refs[base:], own, !cp.Live
-	if err := m.record(ctx, cp); err != nil {
+	if err := m.keepDelta(ctx, cp); err != nil {
 		return Checkpoint{}, err
 	}
-	for _, ref := range refs {
-		if _, err := m.cfg.Store.Stat(ctx, ref.Name); err != nil {
-			return Checkpoint{}, fmt.Errorf("checkpoint: store %q: layer %s went away: %w", id, ref.Name, err)
-		}
+	cp.Base, cp.Layers, cp.Portable = refs[:base:base], refs[base:], !cp.Live
+	if time.Since(start) < settle/2 {
+		return cp, nil
 	}
-	m.mu.Lock()
-	l.cp, l.recorded = cp, true
-	m.mu.Unlock()
-	return cp, nil
+	return cp, m.recheck(ctx, cp)
 }
 
-func (m *Manager) record(ctx context.Context, cp Checkpoint) error {
-	b, err := json.Marshal(cp)
-	if err != nil {
-		return fmt.Errorf("checkpoint: encode record %q: %w", cp.ID, err)
+// keepDelta stores the difference again that a sweep took before the record named it.
+func (m *Manager) keepDelta(ctx context.Context, cp Checkpoint) error {
+	if cp.Delta == "" {
+		return nil
 	}
-	_, err = m.cfg.Records.Create(ctx, cp.ID, b)
-	if err != nil && !errors.Is(err, kv.ErrExists) {
-		return fmt.Errorf("checkpoint: write record %q: %w", cp.ID, err)
-	}
-	return nil
-}
-
-// upload packs a layer, which lies on those below, and puts it into the store, once however many ask.
-func (m *Manager) upload(ctx context.Context, below layer.Chain, x layer.Layer) (LayerRef, error) {
-	var ref LayerRef
-	err := m.uploads.do(ctx, x.ID, func() error {
-		known, err := m.cfg.Cache.Get(x.ID)
-		if err != nil {
-			return fmt.Errorf("%w: %s: %w", ErrMissingLayer, x.ID, err)
-		}
-		if known.Name != "" {
-			if info, err := m.cfg.Store.Stat(ctx, known.Name); err == nil && info.Size == known.Size {
-				return nil
-			}
-		}
-		return m.packAndPut(ctx, below, known)
-	})
-	if err != nil {
-		return ref, err
-	}
-	done, err := m.cfg.Cache.Get(x.ID)
-	if err != nil {
-		return ref, fmt.Errorf("%w: %s: %w", ErrMissingLayer, x.ID, err)
-	}
-	return LayerRef{Name: done.Name, Size: done.Size, TarSize: done.TarSize, Digest: done.Digest}, nil
-}
-
-// packAndPut uploads a layer while it is being packed.
-func (m *Manager) packAndPut(ctx context.Context, below layer.Chain, x layer.Layer) error {
-	f, err := os.CreateTemp(m.cfg.Scratch, "pack-*")
-	if err != nil {
-		return fmt.Errorf("checkpoint: pack layer %s: %w", x.ID, err)
-	}
-	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil { // the open file is all we need; a crash leaves nothing
-		return fmt.Errorf("checkpoint: pack layer %s: %w", x.ID, err)
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	spool := newSpool(f)
-	packed := make(chan packResult, 1)
-	go func() {
-		p, err := m.cfg.Cache.PackOn(ctx, below, x, spool)
-		spool.finish(err)
-		packed <- packResult{p.Name, err}
-	}()
-	result := sync.OnceValues(func() (string, error) { r := <-packed; return r.name, r.err })
-	_, err = objectstore.PutLate(ctx, m.cfg.Store, spool.reader(), result)
-	cancel()
-	if _, failure := result(); failure != nil && !errors.Is(failure, context.Canceled) {
-		return failure // what made the upload fail, too
+	_, err := m.unmarked(ctx, cp.Delta)
+	if gone(err) {
+		_, err = m.Describe(ctx, cp.ID)
 	}
 	return err
 }
 
-type packResult struct {
-	name string
-	err  error
+// recheck looks at what a record names, now that everybody can see it.
+func (m *Manager) recheck(ctx context.Context, cp Checkpoint) error {
+	for _, name := range cp.objects() {
+		if _, err := m.unmarked(ctx, name); err != nil {
+			return fmt.Errorf("%s went away: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// unmarked is Stat of an object that is to be used again: a mark is taken away.
+func (m *Manager) unmarked(ctx context.Context, name string) (objectstore.Info, error) {
+	info, err := m.cfg.Store.Stat(ctx, name)
+	if marker, able := m.cfg.Store.(objectstore.Marker); able && err == nil && !info.Marked.IsZero() {
+		return marker.Spare(ctx, name)
+	}
+	return info, err
+}
+
+// gone tells whether an error of the store means that storing the object again helps.
+func gone(err error) bool {
+	return errors.Is(err, objectstore.ErrNotFound) || errors.Is(err, objectstore.ErrCorrupt)
+}
+
+// record writes the record. One that is there is of an earlier call, whose answer was lost.
+func (m *Manager) record(ctx context.Context, cp Checkpoint) error {
+	b, err := json.Marshal(cp)
+	if err != nil {
+		return fmt.Errorf("encode record: %w", err)
+	}
+	_, err = m.cfg.Records.Create(ctx, cp.ID, b)
+	if errors.Is(err, kv.ErrExists) {
+		var there kv.Entry
+		if there, err = m.cfg.Records.Get(ctx, cp.ID); err == nil && !bytes.Equal(there.Value, b) {
+			_, err = m.cfg.Records.Update(ctx, cp.ID, b, there.Revision)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("write record: %w", err)
+	}
+	return nil
 }
 
 // Restored is a checkpoint whose layers lie in this worker's cache.
@@ -223,6 +260,11 @@ func (m *Manager) pin(chain layer.Chain) (unpin func()) {
 		}
 	}
 	count(1)
+	for _, l := range chain {
+		if err := m.cfg.Cache.Touch(l.ID); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			m.cfg.Log.Debug().Err(err).Msg("note that a layer is used")
+		}
+	}
 	return sync.OnceFunc(func() { count(-1) })
 }
 
@@ -234,41 +276,6 @@ func (m *Manager) present(chain layer.Chain) error {
 		}
 	}
 	return nil
-}
-
-// fetch brings a layer, which lies on those below, into the cache.
-func (m *Manager) fetch(ctx context.Context, below layer.Chain, ref LayerRef) (layer.Layer, error) {
-	err := m.fetches.do(ctx, ref.Name, func() error {
-		if _, ok := m.cfg.Cache.Find(ref.Name); ok {
-			return nil
-		}
-		ctx, cancel := context.WithTimeout(ctx, deadline(ref.Size))
-		defer cancel()
-		r, err := m.cfg.Store.Get(ctx, ref.Name)
-		if errors.Is(err, objectstore.ErrNotFound) {
-			return fmt.Errorf("%w: %s is not in the object store", ErrMissingLayer, ref.Name)
-		}
-		if err != nil {
-			return err
-		}
-		defer r.Close()
-		_, err = m.cfg.Cache.UnpackOn(ctx, below, ref.Name, r)
-		return err
-	})
-	if err != nil {
-		return layer.Layer{}, err
-	}
-	x, ok := m.cfg.Cache.Find(ref.Name)
-	if !ok {
-		return layer.Layer{}, fmt.Errorf("%w: %s", ErrMissingLayer, ref.Name)
-	}
-	return x, nil
-}
-
-// deadline gives a download a minute plus a second per 2 MB: far below any disk or network
-// worth running on, so only a stuck one meets it.
-func deadline(size int64) time.Duration {
-	return time.Minute + time.Duration(size/(2<<20))*time.Second
 }
 
 // Export writes the full tree of a stored checkpoint as a tar; see layer.Export.

@@ -102,22 +102,6 @@ func (c *Client) Checkpoint(ctx context.Context, id string) (api.Checkpoint, err
 	return call[api.Checkpoint](ctx, c, "checkpoint", "get", api.ID{ID: id})
 }
 
-// DeleteCheckpoint removes a checkpoint's record.
-func (c *Client) DeleteCheckpoint(ctx context.Context, id string) (api.Done, error) {
-	return call[api.Done](ctx, c, "checkpoint", "delete", api.ID{ID: id})
-}
-
-// Rollback makes a sandbox in the state of a checkpoint on a worker ("" is any), kept for an hour.
-func (c *Client) Rollback(ctx context.Context, id, worker string) (api.RolledBack, error) {
-	return call[api.RolledBack](ctx, c, "checkpoint", "rollback", api.Rollback{Checkpoint: id, Worker: worker})
-}
-
-// StoreCheckpoint asks the worker that holds a checkpoint to make it portable.
-func (c *Client) StoreCheckpoint(ctx context.Context, id, worker string) error {
-	_, err := ask[json.RawMessage](ctx, c, c.subjects.Worker(worker, "store"), api.Store{Checkpoint: id})
-	return err
-}
-
 // Workers returns the live workers by name.
 func (c *Client) Workers(ctx context.Context) ([]events.Worker, error) {
 	return call[[]events.Worker](ctx, c, "worker", "list", nil)

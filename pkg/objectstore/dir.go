@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -157,7 +158,7 @@ func (d *Dir) List(context.Context) ([]Info, error) {
 		}
 		infos = append(infos, info)
 	}
-	sortInfos(infos)
+	slices.SortFunc(infos, byName)
 	return infos, nil
 }
 

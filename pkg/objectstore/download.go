@@ -19,6 +19,9 @@ func (s *JetStream) Get(ctx context.Context, name string) (io.ReadCloser, error)
 	if err == nil && m.Deleted {
 		err = ErrNotFound
 	}
+	if err == nil {
+		err = m.usable()
+	}
 	if err != nil {
 		return nil, failed("get", name, err)
 	}

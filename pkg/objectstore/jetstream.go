@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -30,7 +32,7 @@ type Options struct {
 	// stored chunk costs the server an fsync that other streams wait for.
 	Uploads int
 	// Stall is how long a transfer may make no progress before it fails with ErrStalled.
-	// Default 30 s.
+	// Default DefaultStall.
 	Stall time.Duration
 	// Attempts is how often one Put tries to transfer. Default 4.
 	Attempts int
@@ -38,12 +40,14 @@ type Options struct {
 	Log zerolog.Logger
 }
 
+// DefaultStall is how long a transfer may make no progress.
+const DefaultStall = 30 * time.Second
+
 const (
 	defaultBucket    = "FLEET_LAYERS"
 	defaultChunkSize = 512 << 10
 	defaultWindow    = 8
 	defaultUploads   = 2
-	defaultStall     = 30 * time.Second
 	defaultAttempts  = 4
 
 	// chunkOverhead is what a chunk message may need beside its payload; max_payload
@@ -84,7 +88,7 @@ func NewJetStream(js jetstream.JetStream, o Options) (*JetStream, error) {
 	o.ChunkSize = cmp.Or(o.ChunkSize, defaultChunkSize)
 	o.Window = cmp.Or(o.Window, defaultWindow)
 	o.Uploads = cmp.Or(o.Uploads, defaultUploads)
-	o.Stall = cmp.Or(o.Stall, defaultStall)
+	o.Stall = cmp.Or(o.Stall, DefaultStall)
 	o.Attempts = cmp.Or(o.Attempts, defaultAttempts)
 	if o.ChunkSize < 1 || o.Window < 1 || o.Uploads < 1 || o.Stall < 0 || o.Attempts < 1 {
 		return nil, fmt.Errorf("objectstore: open bucket %q: negative option", o.Bucket)
@@ -116,6 +120,9 @@ func (s *JetStream) complete(ctx context.Context, m record) (record, error) {
 	if m.Deleted {
 		return record{}, ErrNotFound
 	}
+	if err := m.usable(); err != nil {
+		return record{}, err
+	}
 	n, err := s.countChunks(ctx, m.NUID)
 	if err != nil {
 		return record{}, err
@@ -135,16 +142,7 @@ func (s *JetStream) Delete(ctx context.Context, name string) error {
 	if err != nil {
 		return failed("delete", name, err)
 	}
-	if !m.Deleted {
-		// The expected sequence keeps the tombstone from burying a record that a Put of
-		// the same name stores meanwhile.
-		dead := m.ObjectInfo
-		dead.Deleted, dead.Size, dead.Chunks, dead.Digest = true, 0, 0, ""
-		if err := s.publishMeta(ctx, dead, jetstream.WithExpectLastSequencePerSubject(m.seq)); err != nil {
-			return failed("delete", name, err)
-		}
-	}
-	if err := s.purge(ctx, jetstream.WithPurgeSubject(s.chunkSubject(m.NUID))); err != nil {
+	if err := s.bury(ctx, m); err != nil {
 		return failed("delete", name, err)
 	}
 	return nil
@@ -152,20 +150,20 @@ func (s *JetStream) Delete(ctx context.Context, name string) error {
 
 // List implements Store.
 func (s *JetStream) List(ctx context.Context) ([]Info, error) {
-	infos := []Info{}
+	found := map[string]Info{} // a record that is replaced meanwhile comes twice
 	err := s.eachMeta(ctx, func(m record) error {
 		if m.Deleted {
+			delete(found, m.Name)
 			return nil
 		}
 		info, err := m.Info()
-		infos = append(infos, info)
+		found[m.Name] = info
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("objectstore: list: %w", err)
 	}
-	sortInfos(infos)
-	return infos, nil
+	return slices.SortedFunc(maps.Values(found), byName), nil
 }
 
 // record is the meta message of an object in ADR-20 form, and where it is stored.
@@ -180,14 +178,14 @@ const natsDigest = "SHA-256="
 
 // Info translates the record.
 func (m record) Info() (Info, error) {
-	info := Info{Name: m.Name, Size: int64(m.Size), ModTime: m.time}
+	info := Info{Name: m.Name, Size: int64(m.Size), ModTime: m.time, Version: m.seq}
 	enc, ok := strings.CutPrefix(m.Digest, natsDigest)
 	sum, err := base64.URLEncoding.DecodeString(enc)
 	if !ok || err != nil {
 		return Info{}, failed("stat", m.Name, fmt.Errorf("%w: digest %q", ErrCorrupt, m.Digest))
 	}
 	info.Digest = digestString(sum)
-	return info, nil
+	return info, m.marks(&info)
 }
 
 func parseRecord(msg *nats.Msg) (record, error) {
@@ -241,12 +239,13 @@ func (s *JetStream) eachMeta(ctx context.Context, fn func(record) error) error {
 	}
 }
 
-// publishMeta stores a record that replaces older ones of its name. It is tried once.
-func (s *JetStream) publishMeta(ctx context.Context, info jetstream.ObjectInfo, opts ...jetstream.PublishOpt) error {
+// publishMeta stores a record that replaces older ones of its name, and returns its
+// sequence. It is tried once.
+func (s *JetStream) publishMeta(ctx context.Context, info jetstream.ObjectInfo, opts ...jetstream.PublishOpt) (uint64, error) {
 	info.ModTime = time.Time{} // readers take the message's time
 	data, err := json.Marshal(info)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	msg := nats.NewMsg(s.metaSubject(info.Name))
 	msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
@@ -257,9 +256,9 @@ func (s *JetStream) publishMeta(ctx context.Context, info jetstream.ObjectInfo, 
 		return s.js.PublishMsg(ctx, msg, append(opts, jetstream.WithRetryAttempts(0))...)
 	})
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return s.checkStream(ack)
+	return ack.Sequence, s.checkStream(ack)
 }
 
 // checkStream refuses an acknowledgement by another stream than the bucket's.

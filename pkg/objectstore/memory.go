@@ -15,6 +15,7 @@ import (
 type Memory struct {
 	mu      sync.Mutex
 	objects map[string]memoryObject
+	version uint64
 }
 
 type memoryObject struct {
@@ -30,7 +31,7 @@ func (m *Memory) Put(ctx context.Context, name string, r io.Reader) (Info, error
 	if err := ValidName(name); err != nil {
 		return Info{}, failed("put", name, err)
 	}
-	if info, err := m.Stat(ctx, name); err == nil {
+	if info, err := m.Spare(ctx, name); err == nil {
 		return info, nil
 	}
 	data, err := io.ReadAll(&contextReader{ctx, r})
@@ -41,6 +42,8 @@ func (m *Memory) Put(ctx context.Context, name string, r io.Reader) (Info, error
 	info := Info{Name: name, Size: int64(len(data)), Digest: digestString(sum[:]), ModTime: time.Now().UTC()}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.version++
+	info.Version = m.version
 	m.objects[name] = memoryObject{info: info, data: data}
 	return info, nil
 }
@@ -53,6 +56,9 @@ func (m *Memory) Get(ctx context.Context, name string) (io.ReadCloser, error) {
 	if !ok {
 		return nil, failed("get", name, ErrNotFound)
 	}
+	if err := o.usable(); err != nil {
+		return nil, failed("get", name, err)
+	}
 	src := io.NopCloser(&contextReader{ctx, bytes.NewReader(o.data)})
 	return newVerifier(src, o.info), nil
 }
@@ -64,6 +70,9 @@ func (m *Memory) Stat(_ context.Context, name string) (Info, error) {
 	o, ok := m.objects[name]
 	if !ok {
 		return Info{}, failed("stat", name, ErrNotFound)
+	}
+	if err := o.usable(); err != nil {
+		return Info{}, failed("stat", name, err)
 	}
 	return o.info, nil
 }
@@ -84,13 +93,11 @@ func (m *Memory) List(context.Context) ([]Info, error) {
 	for _, o := range m.objects {
 		infos = append(infos, o.info)
 	}
-	sortInfos(infos)
+	slices.SortFunc(infos, byName)
 	return infos, nil
 }
 
-func sortInfos(infos []Info) {
-	slices.SortFunc(infos, func(a, b Info) int { return cmp.Compare(a.Name, b.Name) })
-}
+func byName(a, b Info) int { return cmp.Compare(a.Name, b.Name) }
 
 // contextReader ends a read between two calls of Read when its context is done.
 type contextReader struct {

@@ -107,6 +107,12 @@ type Info struct {
 	Digest string
 	// ModTime is when the object was stored, by the store's clock.
 	ModTime time.Time
+	// Version grows with each change of the object's record; it is of use to a Marker only.
+	Version uint64
+	// Marked is when a Marker marked the object, by the store's clock; zero if it is not marked.
+	Marked time.Time
+	// Quarantined says why the object must not be used, "" if it may. Only List shows it.
+	Quarantined string
 }
 
 // ValidName returns ErrName unless name has 1 to 200 letters, digits, ".", "_", "-" or "/"

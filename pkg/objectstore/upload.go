@@ -130,7 +130,7 @@ func (p *put) attempt(ctx context.Context, window int) (Info, error) {
 	}
 	// The server takes the record only while the last chunk is the one it acknowledged:
 	// a stream that was purged or made anew in between refuses it.
-	err = s.publishMeta(ctx, up.info(p.name), jetstream.WithExpectLastSequenceForSubject(up.last, up.subject))
+	_, err = s.publishMeta(ctx, up.info(p.name), jetstream.WithExpectLastSequenceForSubject(up.last, up.subject))
 	if err != nil {
 		// The record may be stored all the same, so its chunks stay; the sweep takes them if not.
 		return Info{}, err
@@ -142,7 +142,7 @@ func (p *put) attempt(ctx context.Context, window int) (Info, error) {
 	return m.Info()
 }
 
-// existing describes the object when it is there and complete.
+// existing describes the object when it is there and complete. A mark is taken away.
 func (p *put) existing(ctx context.Context) (Info, error) {
 	m, err := p.s.readMeta(ctx, p.name)
 	if err == nil {
@@ -150,6 +150,9 @@ func (p *put) existing(ctx context.Context) (Info, error) {
 	}
 	if err != nil {
 		return Info{}, err
+	}
+	if m.Metadata[metaMarked] != "" {
+		return p.s.Spare(ctx, p.name)
 	}
 	return m.Info()
 }

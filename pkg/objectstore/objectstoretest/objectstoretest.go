@@ -43,6 +43,10 @@ func Run(t *testing.T, open func(*testing.T) objectstore.Store) {
 		{"SameNameAtOnce", testSameNameAtOnce},
 		{"ManyAtOnce", testManyAtOnce},
 		{"SweepLeavesObjects", testSweep},
+		{"MarkReap", testMarkReap},
+		{"SpareWins", testSpareWins},
+		{"PutSpares", testPutSpares},
+		{"Quarantine", testQuarantine},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) { tt.run(t, open(t)) })
@@ -75,7 +79,7 @@ func Put(t *testing.T, s objectstore.Store, name string, data []byte) objectstor
 		t.Fatalf("Put: %v", err)
 	}
 	sum := sha256.Sum256(data)
-	want := objectstore.Info{Name: name, Size: int64(len(data)), Digest: "sha256:" + hex.EncodeToString(sum[:]), ModTime: got.ModTime}
+	want := objectstore.Info{Name: name, Size: int64(len(data)), Digest: "sha256:" + hex.EncodeToString(sum[:]), ModTime: got.ModTime, Version: got.Version}
 	if diff := cmp.Diff(got, want); diff != "" {
 		t.Errorf("Put %q: got - want +\n%s", name, diff)
 	}

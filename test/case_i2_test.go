@@ -1,0 +1,199 @@
+package test
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/warmfleet/warmfleet/pkg/api"
+	"github.com/warmfleet/warmfleet/pkg/events"
+)
+
+const (
+	linkRate  = 2 << 20 // bytes a second, each way of each connection
+	linkDelay = 100 * time.Millisecond
+	linkPiece = 32 << 10
+	// linkStall is what the workers of the test call no progress.
+	linkStall = 2 * time.Second
+)
+
+// slowLink relays TCP at a rate, after a delay. What a worker sends and gets of layers can be held, for
+// it has a connection of its own for them.
+type slowLink struct {
+	url    string
+	target string
+
+	mu   sync.Mutex
+	held chan struct{} // closed unless layers are held
+}
+
+func startSlowLink(t *testing.T, server string) *slowLink {
+	t.Helper()
+	u, err := url.Parse(server)
+	must(t, err)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	s := &slowLink{url: "nats://" + l.Addr().String(), target: u.Host, held: make(chan struct{})}
+	close(s.held)
+	t.Cleanup(func() {
+		l.Close()
+		s.release()
+	})
+	go func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			upstream, err := net.Dial("tcp", s.target)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			t.Cleanup(func() {
+				client.Close()
+				upstream.Close()
+			})
+			layers := make(chan bool, 1)
+			go s.up(client, upstream, layers)
+			go s.down(client, upstream, layers)
+		}
+	}()
+	return s
+}
+
+// up relays what the client sends; its first words tell what the connection is for.
+func (s *slowLink) up(client, server net.Conn, layers chan<- bool) {
+	defer server.Close()
+	buf := make([]byte, linkPiece)
+	n, err := client.Read(buf)
+	is := bytes.Contains(buf[:n], []byte("worker layers"))
+	layers <- is
+	if _, werr := server.Write(buf[:n]); err == nil && werr == nil {
+		s.relay(server, client, is)
+	}
+}
+
+func (s *slowLink) down(client, server net.Conn, layers <-chan bool) {
+	defer client.Close()
+	// The server speaks first.
+	buf := make([]byte, linkPiece)
+	n, err := server.Read(buf)
+	if _, werr := client.Write(buf[:n]); err == nil && werr == nil {
+		s.relay(client, server, <-layers)
+	}
+}
+
+// relay keeps pieces for the delay and lets them out at the rate.
+func (s *slowLink) relay(dst io.Writer, src io.Reader, layers bool) {
+	type piece struct {
+		data []byte
+		due  time.Time
+	}
+	pieces := make(chan piece, 1+int(linkRate*linkDelay/time.Second)/linkPiece)
+	go func() {
+		defer close(pieces)
+		for {
+			buf := make([]byte, linkPiece)
+			n, err := src.Read(buf)
+			pieces <- piece{buf[:n], time.Now().Add(linkDelay)}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	broken := false
+	for p := range pieces {
+		if broken {
+			continue
+		}
+		<-time.After(time.Until(p.due) + time.Duration(len(p.data))*time.Second/linkRate)
+		s.mu.Lock()
+		held := s.held
+		s.mu.Unlock()
+		if layers {
+			<-held
+		}
+		_, err := dst.Write(p.data)
+		broken = err != nil
+	}
+}
+
+func (s *slowLink) hold() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.held = make(chan struct{})
+}
+
+func (s *slowLink) release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	select {
+	case <-s.held:
+	default:
+		close(s.held)
+	}
+}
+
+// Case I2: limits of transfers are on lack of progress. The link does 2 MiB/s after 100 ms, and
+// the checkpoints are 5 MB.
+func TestCase_I2(t *testing.T) {
+	t.Parallel()
+	c := startCluster(t, self())
+	dir := c.tree(t, "d", "echo x >a")
+	link := startSlowLink(t, c.NATS())
+	slow := &cluster{place: c.with("NATS_URL=" + link.url), Client: c.Client, fleet: c.fleet}
+	slow.worker(t, "w1", "--transfer-stall", linkStall.String())
+	head := "apply: never\ntimeout: 1h\ndefaults: {timeout: 3s}\n" + resource(dir) // steps: far less than a transfer takes
+	upload := func(t *testing.T, id string) {
+		t.Helper()
+		before := c.layersState(t).Bytes
+		c.until(t, id, "the end of the step", isType(events.TypeStepFinished))
+		eventually(t, "an upload", func() bool { return c.layersState(t).Bytes > before+1<<20 })
+	}
+	var stored string
+	t.Run("SlowIsNoFailure", func(t *testing.T) {
+		v := c.ended(t, c.submit(t, c.plan(t, head, random(5_000_000))), events.StateExecuted)
+		stored = v.Checkpoints[len(v.Checkpoints)-1].ID
+	})
+	t.Run("PausePasses", func(t *testing.T) {
+		id := c.submit(t, c.plan(t, head, random(5_000_000)))
+		upload(t, id)
+		link.hold()
+		<-time.After(linkStall / 2)
+		link.release()
+		c.ended(t, id, events.StateExecuted)
+	})
+	t.Run("CancelEndsSoon", func(t *testing.T) {
+		id := c.submit(t, c.plan(t, head, random(5_000_000)))
+		upload(t, id)
+		start := time.Now()
+		c.do(t, "warmfleet", "plan", "cancel", id)
+		c.ended(t, id, events.StateCancelled)
+		if took := time.Since(start); took > 10*time.Second {
+			t.Errorf("the cancel took %v", took)
+		}
+	})
+	t.Run("StandStillFailsClearly", func(t *testing.T) {
+		id := c.submit(t, c.plan(t, head, random(5_000_000)))
+		upload(t, id)
+		link.hold()
+		defer link.release()
+		v := c.ended(t, id, events.StateFailed)
+		if v.Error == nil || !strings.Contains(*v.Error, "no progress") || strings.Contains(*v.Error, "\n") {
+			t.Errorf("the plan failed with %v, want one line that says that there was no progress", v.Error)
+		}
+	})
+	t.Run("RollbackElsewhere", func(t *testing.T) {
+		slow.worker(t, "w2", "--transfer-stall", linkStall.String())
+		r, err := c.Rollback(t.Context(), stored, "w2")
+		if want := (api.RolledBack{Sandbox: r.Sandbox, Worker: "w2", State: "active", Checkpoint: stored}); err != nil || r != want {
+			t.Errorf("rollback: %+v, %v, want %+v", r, err, want)
+		}
+	})
+}
