@@ -114,6 +114,7 @@ func secondConflicts(t *testing.T, c *cluster, strategy string) {
 	dir, ids := twoPlans(t, c, strategy, "sed -i '1a Y' readme; echo q >new")
 	c.do(t, "warmfleet", "plan", "approve", ids[0])
 	c.ended(t, ids[0], events.StateApplied)
+	settled(t, dir)
 	before := snapshot(t, dir)
 	c.warmfleet(t, "plan", "approve", ids[1]).oneLine(t, 9, "readme")
 	v := c.ended(t, ids[1], events.StateConflict)

@@ -40,6 +40,7 @@ var rules = []rule{
 	{"pkg/api", []string{"pkg/events"}, "types of requests and replies for programs outside the fleet"},
 	{"pkg/warmpool", nil, "a pure core: what it keeps warm is its caller's business"},
 	{"pkg/plan/applier", []string{"internal/layer", "internal/statedir"}, "changes an original from a difference, whatever plan made it"},
+	{"internal/gitcommit", []string{"internal/gitrepo", "internal/layer", "pkg/plan/applier"}, "makes a commit of a difference and brings it to a branch; whose plan it was is not its business"},
 	{"pkg/plan/diff", []string{"internal/layer"}, "renders any difference as text; checkpoints and plans are above it"},
 	{"pkg/checkpoint", []string{"internal/kv", "internal/layer", "pkg/objectstore", "pkg/plan/diff"}, "composes layers, store and records; sandboxes come to it through an interface"},
 	{"pkg/sandbox", []string{"internal/base", "internal/gitrepo", "internal/isolate", "internal/layer"}, "composes layers and isolation; plans and messages are above it"},
@@ -52,7 +53,7 @@ var rules = []rule{
 		"internal/kv", "internal/version", "pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/warmpool",
 	}, "decides and records; it runs nothing, and meets workers in pkg/events only"},
 	{"internal/worker", []string{
-		"internal/base", "internal/gitrepo", "internal/isolate", "internal/kv", "internal/layer", "internal/shelf", "internal/statedir",
+		"internal/base", "internal/gitcommit", "internal/gitrepo", "internal/isolate", "internal/kv", "internal/layer", "internal/shelf", "internal/statedir",
 		"internal/version",
 		"pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/plan/applier", "pkg/plan/executor",
 		"pkg/sandbox", "pkg/warmpool",

@@ -2,9 +2,9 @@
 // layers with a private git directory, a checked-out tree and the objects they need, shared by
 // every sandbox of the repository and tied to nothing outside.
 //
-// It only reads the repositories it is given: it never takes a lock, refreshes an index, writes a
-// ref or runs a hook or filter in them. It must not know plans, sandboxes, NATS or how an apply
-// writes back.
+// It only reads the repositories it is given, but for Push: it never takes a lock, refreshes an index,
+// writes a ref or runs a hook or filter in them. It must not know plans, sandboxes, NATS or how an
+// apply makes a commit.
 package gitrepo
 
 import (
@@ -68,8 +68,10 @@ type Call struct {
 	Protocols string
 	// Secrets are texts that no error may contain.
 	Secrets []string
-	Stdin   io.Reader
-	Stdout  io.Writer
+	// As is whom git runs as, nil for whoever we are.
+	As     *Account
+	Stdin  io.Reader
+	Stdout io.Writer
 }
 
 // ExitError is a git that ran and failed.
@@ -86,8 +88,8 @@ func (e *ExitError) Error() string {
 	return fmt.Sprintf("git %s: %s", e.Command, e.Stderr)
 }
 
-// exitCode is the code of a git that failed by itself, -1 for every other error.
-func exitCode(err error) int {
+// ExitCode is the code of a git that failed by itself, -1 for every other error.
+func ExitCode(err error) int {
 	if exit, ok := errors.AsType[*ExitError](err); ok {
 		return exit.Code
 	}
@@ -117,6 +119,9 @@ func (g Git) Run(ctx context.Context, c Call) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, stderr
 	// A group of its own, so that ssh and git-remote-http end with it and a Ctrl-C of ours is not theirs.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if c.As != nil {
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: c.As.UID, Gid: c.As.GID}
+	}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = killDelay
 	err := cmd.Run()
@@ -264,4 +269,29 @@ func isNoise(line string) bool {
 		}
 	}
 	return false
+}
+
+// Pipe runs two gits, the second of which reads what the first one writes, and returns when both have ended.
+func (g Git) Pipe(ctx context.Context, from, to Call) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r, w, err := os.Pipe()
+	if err != nil {
+		return fmt.Errorf("git %s: %w", from.Args[0], err)
+	}
+	from.Stdout, to.Stdin = w, r
+	written := make(chan error, 1)
+	go func() {
+		err := g.Run(ctx, from)
+		written <- errors.Join(err, w.Close())
+	}()
+	err = g.Run(ctx, to)
+	// A writer whose reader is gone ends by SIGPIPE.
+	if closeErr := r.Close(); err == nil {
+		err = closeErr
+	}
+	if from := <-written; from != nil && err == nil {
+		return from
+	}
+	return err
 }

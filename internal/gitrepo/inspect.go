@@ -254,7 +254,7 @@ func (i *Info) take(line string) {
 // filtersOff are settings that switch the repository's own filter programs off: they would run as us.
 func (g Git) filtersOff(ctx context.Context, dir string) ([]string, error) {
 	out, err := g.Output(ctx, Call{GitDir: dir, Args: []string{"config", "-z", "--name-only", "--get-regexp", `^filter\.`}})
-	if exitCode(err) == 1 {
+	if ExitCode(err) == 1 {
 		return nil, nil
 	}
 	if err != nil {

@@ -70,6 +70,11 @@ func packedRef(common, ref string) string {
 	if err != nil {
 		return ""
 	}
+	return packedIn(b, ref)
+}
+
+// packedIn finds a ref in the content of packed-refs, "" where it is not there.
+func packedIn(b []byte, ref string) string {
 	for line := range bytes.Lines(b) {
 		id, name, ok := strings.Cut(strings.TrimSpace(string(line)), " ")
 		if ok && name == ref && isObjectID(id) {

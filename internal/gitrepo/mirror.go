@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -143,7 +144,7 @@ func (f fetcher) fetch(ctx context.Context, ref string) (tip, error) {
 		from = adv.hash
 	}
 	err = f.pull(ctx, "+"+from+":"+keptRef(ref))
-	if adv.ref == "" && exitCode(err) > 0 {
+	if adv.ref == "" && ExitCode(err) > 0 {
 		// The remote gives no single commits away: it may be on a branch or tag.
 		err = f.pull(ctx, "+refs/heads/*:"+keptPrefix+"all/heads/*", "+refs/tags/*:"+keptPrefix+"all/tags/*")
 	}
@@ -264,9 +265,19 @@ func (f fetcher) call(args ...string) Call {
 // credentialHelper answers from the environment; printf is a builtin of sh, so nothing shows in a process list.
 const credentialHelper = `!f() { test "$1" = get && printf 'username=%s\npassword=%s\n' "$WARMFLEET_GIT_USER" "$WARMFLEET_GIT_PASSWORD"; }; f`
 
-// output runs c. Serving a local repository that belongs to another user needs a safe.directory in a
-// file, since a local upload-pack gets none of our settings; the file names this one directory.
+// output runs c and returns its stdout.
 func (f fetcher) output(ctx context.Context, c Call) ([]byte, error) {
+	out := &boundedBuffer{max: maxOutput}
+	c.Stdout = out
+	if err := f.run(ctx, c); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// run runs c. Serving a local repository that belongs to another user needs a safe.directory in a
+// file, since a local upload-pack gets none of our settings; the file names this one directory.
+func (f fetcher) run(ctx context.Context, c Call) error {
 	if f.remote.local != "" {
 		safe := filepath.Join(f.home, "safe")
 		local := f.remote.local
@@ -274,12 +285,23 @@ func (f fetcher) output(ctx context.Context, c Call) ([]byte, error) {
 			local = real
 		}
 		text := fmt.Sprintf("[safe]\n\tdirectory = %s\n\tdirectory = %s\n", quoteConfig(local), quoteConfig(filepath.Join(local, ".git")))
-		if err := os.WriteFile(safe, []byte(text), 0o600); err != nil {
-			return nil, err
+		if err := writeOnce(safe, text); err != nil {
+			return err
 		}
 		c.Env = append(c.Env, "GIT_CONFIG_GLOBAL="+safe)
 	}
-	return f.git.Output(ctx, c)
+	return f.git.Run(ctx, c)
+}
+
+// writeOnce gives a file a content that it may have already: a push reads it beside the fetch of another.
+func writeOnce(path, text string) error {
+	if have, err := os.ReadFile(path); err == nil && string(have) == text {
+		return nil
+	}
+	return statedir.WriteFile(path, func(w io.Writer) error {
+		_, err := io.WriteString(w, text)
+		return err
+	})
 }
 
 // tidy keeps the number of packs of a mirror that is fetched often in bounds, and removes what killed

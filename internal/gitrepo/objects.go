@@ -35,7 +35,7 @@ func (w workshop) hasCommit(ctx context.Context, chain layer.Chain, commit strin
 		return false, nil
 	}
 	err := w.git.Run(ctx, Call{GitDir: w.dir, Alternates: objectDirs(chain), Args: []string{"cat-file", "-e", commit}})
-	if exitCode(err) == 1 {
+	if ExitCode(err) == 1 {
 		return false, nil
 	}
 	return err == nil, err

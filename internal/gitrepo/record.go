@@ -208,7 +208,7 @@ func (m *maker) objects(ctx context.Context, have layer.Chain) (layer.Chain, err
 		have = layer.Chain{have[0], merged}
 	}
 	l, err := m.w.addObjects(ctx, m.src, have, m.rec.tips())
-	if err != nil && exitCode(err) > 0 && ctx.Err() == nil {
+	if err != nil && ExitCode(err) > 0 && ctx.Err() == nil {
 		l, err = m.w.addObjects(ctx, m.src, have, m.rec.tips()) // a gc of the source may have moved what was being read
 	}
 	if err != nil {

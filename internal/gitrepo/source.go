@@ -78,7 +78,7 @@ func (g Git) resolve(ctx context.Context, gitDir, ref string) (tip, error) {
 		return g.firstCommit(ctx, gitDir, ref)
 	}
 	out, err := g.Output(ctx, Call{GitDir: gitDir, Args: []string{"symbolic-ref", "--quiet", "HEAD"}})
-	if exitCode(err) == 1 {
+	if ExitCode(err) == 1 {
 		return g.firstCommit(ctx, gitDir, "HEAD")
 	}
 	if err != nil {
@@ -200,7 +200,7 @@ const keptSettings = `^(core\.(autocrlf|eol|filemode|ignorecase|precomposeunicod
 func (g Git) settingsOf(ctx context.Context, dir, common string) (settings, error) {
 	var s settings
 	out, err := g.Output(ctx, Call{GitDir: dir, Args: []string{"config", "-z", "--get-regexp", keptSettings}})
-	if err != nil && exitCode(err) != 1 {
+	if err != nil && ExitCode(err) != 1 {
 		return s, err
 	}
 	last := map[string]string{}

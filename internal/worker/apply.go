@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/warmfleet/warmfleet/internal/gitcommit"
+	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -43,22 +45,56 @@ func (w *Worker) apply(ctx context.Context, j *job) error {
 	if err != nil {
 		return err
 	}
+	if t.path == "" {
+		return w.applyPush(ctx, j)
+	}
 	unlock, err := w.lockPath(ctx, t.path, true)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	s, err := applier.Open(ctx, t.path, applier.Options{Log: w.log})
+	if t.info.Kind == gitrepo.KindBare {
+		return w.applyBare(ctx, j, t)
+	}
+	s, repo, err := w.openOriginal(ctx, t)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
 	done, err := w.recoverApply(ctx, j, s)
-	if !done && err == nil {
+	switch {
+	case done || err != nil:
+	case commits(j.plan):
+		err = w.applyCommit(ctx, j, s, repo)
+	default:
 		err = w.applyFresh(ctx, j, s, t)
 	}
 	j.tidy = err == nil
 	return err
+}
+
+// openOriginal opens an original to apply to. Of the top of a git work tree the repository is opened too, and what a killed apply left in it
+// before it began is removed.
+func (w *Worker) openOriginal(ctx context.Context, t *target) (*applier.Session, *gitcommit.Repository, error) {
+	var repo *gitcommit.Repository
+	o := applier.Options{Log: w.log}
+	if isTop(t.info) {
+		var err error
+		if repo, err = gitcommit.Open(ctx, w.repos.Git(), t.info); err != nil {
+			return nil, nil, err
+		}
+		o.Extra = repo.Extra
+	}
+	s, err := applier.Open(ctx, t.path, o)
+	if err != nil || repo == nil {
+		return s, repo, err
+	}
+	if _, pending := s.Pending(); !pending {
+		if err := repo.Sweep(); err != nil {
+			return nil, nil, errors.Join(err, s.Close())
+		}
+	}
+	return s, repo, nil
 }
 
 // tidyOriginal takes away what a lost worker left in the original of a plan that has ended: a stage that was
@@ -98,7 +134,7 @@ func (w *Worker) settleOriginal(ctx context.Context, j *job) error {
 		return err
 	}
 	defer unlock()
-	s, err := applier.Open(ctx, t.path, applier.Options{Log: w.log}) // which takes an unused stage away
+	s, _, err := w.openOriginal(ctx, t) // which takes an unused stage away
 	if err != nil {
 		return err
 	}
@@ -146,8 +182,7 @@ func (w *Worker) recoverApply(ctx context.Context, j *job, s *applier.Session) (
 		return false, nil
 	}
 	if p.Plan == j.id {
-		changed := j.writer.Fold().Changed
-		if err := j.end(ctx, events.TypeApplied, events.Data{Changed: changed, Reason: "recovered"}); err != nil {
+		if err := w.recordRecovered(ctx, j); err != nil {
 			return false, err
 		}
 		return true, s.Finish(ctx)
@@ -192,7 +227,7 @@ func (w *Worker) recordFor(ctx context.Context, planID string, s *applier.Sessio
 		if err != nil {
 			return err
 		}
-		if err := other.end(ctx, events.TypeApplied, events.Data{Changed: other.writer.Fold().Changed, Reason: "recovered"}); err != nil {
+		if err := w.recordRecovered(ctx, other); err != nil {
 			return err
 		}
 	}
@@ -271,11 +306,15 @@ func (w *Worker) applyRequest(ctx context.Context, j *job, t *target) (req appli
 		release()
 		return req, nil, err
 	}
-	return applier.Request{
+	req = applier.Request{
 		Plan: j.id, Epoch: j.writer.Epoch(), Git: isGit(t.info), Checkout: j.plan.Strategy == plan.GitWorktree,
 		AllowSpecial: j.plan.AllowSpecial,
 		Changes:      delta.Changes, Content: layer.NewTree(r.Chain),
-	}, release, nil
+	}
+	if req.Git {
+		req.Merge = w.mergeFunc(t, r)
+	}
+	return req, release, nil
 }
 
 // restoreChanges restores a checkpoint as far as an apply needs it, which is less than all on a live base.

@@ -14,7 +14,6 @@ import (
 	"github.com/warmfleet/warmfleet/internal/statedir"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
-	"github.com/warmfleet/warmfleet/pkg/plan/applier"
 )
 
 // marker is kept while a plan of strategy none changes an original in place, so that a
@@ -83,7 +82,11 @@ func (w *Worker) takeOver(ctx context.Context, j *job, path string) error {
 	if _, err := os.Lstat(filepath.Join(path, layer.JournalDir)); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	s, err := applier.Open(ctx, path, applier.Options{Log: w.log})
+	info, err := w.repos.Locate(ctx, path)
+	if err != nil {
+		return err
+	}
+	s, _, err := w.openOriginal(ctx, &target{path: path, info: info})
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,7 @@ type job struct {
 	cmd    events.Command
 	writer *events.Writer
 	plan   *plan.Plan
-	git    bool   // the resource is a git work tree
+	git    bool   // the resource is a git work tree, or a remote repository
 	path   string // its real path, "" for a repository URL
 	cancel context.CancelCauseFunc
 	hint   chan struct{} // holds one token when somebody said that a cancel was requested

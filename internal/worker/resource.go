@@ -35,10 +35,10 @@ type target struct {
 	// chain and index are where a sandbox starts; set by base.
 	chain layer.Chain
 	index *layer.Index
-	// commit is what the base was made of; known once it is.
-	commit string
-	watch  *layer.Watch // of a live base, nil for others
-	done   func()       // releases the layers it starts from, may be nil
+	// commit is what the base was made of, and branch the one it is on; known once it is.
+	commit, branch string
+	watch          *layer.Watch // of a live base, nil for others
+	done           func()       // releases the layers it starts from, may be nil
 }
 
 // resolve re-checks a plan's resource where it is opened: links may have moved since the
@@ -83,9 +83,6 @@ func (w *Worker) resolveRepo(p *plan.Plan) (*target, error) {
 			return nil, refuse("path_not_allowed", "repo %q: worker %s does not allow %s: start it with --allow-path", p.Resource.Repo, w.cfg.Name, real)
 		}
 	}
-	if p.Apply != plan.ApplyNever {
-		return nil, refuse("unsupported", "apply %s: pushing to repo %s is not built in this version: use apply: never", p.Apply, p.Resource.Repo)
-	}
 	return &target{}, nil
 }
 
@@ -111,10 +108,17 @@ func (w *Worker) checkStrategy(p *plan.Plan, t *target) error {
 		return refuse("unmet_isolation", "strategy none: as root it needs an id-mapped mount, which does not work here: run the worker as an ordinary user")
 	case p.Strategy == plan.InPlace && mountBelow(t.path) != "":
 		return refuse("invalid_resource", "strategy none: %s is another mount, which could not be rolled back: unmount it, or use copy_on_write", mountBelow(t.path))
-	case t.info.Kind == gitrepo.KindBare && p.Apply != plan.ApplyNever:
-		return refuse("invalid_resource", "strategy %s: %s is a bare repository, which has no files to apply to: use copy_on_write or git_worktree with apply: never", p.Strategy, t.path)
+	case t.info.Kind == gitrepo.KindBare && p.Apply != plan.ApplyNever && (p.Commit == nil || p.Strategy != plan.GitWorktree):
+		return refuse("invalid_resource", "strategy %s: %s is a bare repository, which has no files to apply to: use git_worktree with commit, or apply: never", p.Strategy, t.path)
+	case p.Commit != nil && p.Apply != plan.ApplyNever && t.info.Kind != gitrepo.KindBare && !isTop(t.info):
+		return refuse("invalid_resource", "commit: %s is %s: name the root of a git work tree, or leave commit out", t.path, describeKind(t.info))
 	}
 	return nil
+}
+
+// isTop tells whether a path is the top of a work tree, with or without a commit.
+func isTop(i gitrepo.Info) bool {
+	return i.Kind == gitrepo.KindWorkTree || i.Kind == gitrepo.KindLinkedWorkTree || i.Kind == gitrepo.KindSubmodule
 }
 
 // mountBelow is a place below a path where something is mounted, "" for none. What the kernel does not tell is none:
@@ -183,7 +187,7 @@ func (w *Worker) base(ctx context.Context, p *plan.Plan, t *target) error {
 	switch {
 	case t.path == "":
 		b, err := w.repos.FromURL(ctx, p.Resource.Repo, p.Resource.Ref)
-		t.chain, t.commit, t.done = b.Chain, b.Commit, b.Release
+		t.chain, t.commit, t.branch, t.done = b.Chain, b.Commit, b.Branch, b.Release
 		return err
 	case p.Strategy == plan.GitWorktree:
 		b, err := w.repos.FromPath(ctx, t.path, p.Resource.Ref)

@@ -30,6 +30,9 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 	if refused == nil && t.path == "" && !resume {
 		refused = w.base(ctx, j.plan, t) // fetched first: the claim names the commit
 		defer t.release()
+		if refused == nil && t.branch == "" && wantedBranch(j.plan) == "" && j.plan.Apply != plan.ApplyNever {
+			refused = noBranch(j.plan.Resource.Ref)
+		}
 	}
 	claim := events.Data{
 		Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(j.plan.Strategy), Isolation: string(w.report.Rung), Source: "cold",
@@ -37,7 +40,7 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 	claim.Driver, claim.DriverWhy = w.driverOf(j.plan)
 	if t != nil {
 		claim.Commit, claim.Notes = t.head(), w.notes(j.plan, t)
-		j.git, j.path = isGit(t.info), t.path
+		j.git, j.path = isGit(t.info) || t.path == "", t.path
 		if t.path != "" {
 			claim.Source = "path"
 		}

@@ -147,7 +147,7 @@ func TestWorker_Refusals(t *testing.T) {
 		{"Gone", "resource: {path: " + r.tree + "/gone, host: h1}\nsteps: [{run: 'true'}]\n", "invalid_resource"},
 		{"NoRepository", "strategy: git_worktree\nsteps: [{run: 'true'}]\n", "invalid_strategy"},
 		{"LocalRepoNotAllowed", "resource: {repo: " + other + "}\napply: never\nsteps: [{run: 'true'}]\n", "path_not_allowed"},
-		{"PushIsNotBuilt", "resource: {repo: 'https://example.invalid/x.git'}\napply: auto\nsteps: [{run: 'true'}]\n", "unsupported"},
+		{"CommitWithoutGit", "commit: {message: m}\nsteps: [{run: 'true'}]\n", "invalid_resource"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			w := r.submit(t, tc.plan)

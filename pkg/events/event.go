@@ -86,7 +86,11 @@ type Data struct {
 	Pool      string `json:"pool,omitempty"`
 	Image     string `json:"image,omitempty"`
 	Source    string `json:"source,omitempty" jsonschema:"description=where the sandbox came from: warm or cold or checkpoint or path"`
-	Commit    string `json:"commit,omitempty"`
+	// Commit is what a sandbox started from, in claimed; what apply makes, in apply_intent and applied.
+	Commit string `json:"commit,omitempty"`
+	// Branch and Onto are in apply_intent and applied: the branch that gets the commit, and the commit's parent.
+	Branch    string `json:"branch,omitempty"`
+	Onto      string `json:"onto,omitempty"`
 	Strategy  string `json:"strategy,omitempty"`
 	Base      string `json:"base,omitempty"`
 	Isolation string `json:"isolation,omitempty" jsonschema:"description=what held while it ran"`

@@ -118,6 +118,7 @@ type FoldCheckpoint struct {
 type Intent struct {
 	Epoch      uint64 `json:"epoch"`
 	Checkpoint string `json:"checkpoint_id,omitempty" jsonschema:"description=the pre_apply checkpoint"`
+	Commit     string `json:"commit,omitempty" jsonschema:"description=the commit that is brought to a branch"`
 }
 
 // IsFinal tells whether a state is one that a plan never leaves.
@@ -193,6 +194,7 @@ func (f Fold) boundedParts() Fold {
 	if i := f.Intent; i != nil {
 		part := *i
 		part.Checkpoint, _ = cut(part.Checkpoint, 26)
+		part.Commit, _ = cut(part.Commit, 64)
 		f.Intent = &part
 	}
 	return f

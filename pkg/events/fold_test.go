@@ -43,6 +43,10 @@ func fact(typ string, epoch uint64, want string) step {
 	return step{typ, events.Data{Epoch: epoch}, want, nil}
 }
 
+func commitIntent(epoch uint64, commit string) step {
+	return step{events.TypeApplyIntent, events.Data{Epoch: epoch, Commit: commit}, events.StateApplying, nil}
+}
+
 func refuse(typ string, epoch uint64, err error) step {
 	return step{typ, events.Data{Epoch: epoch, StepIndex: ptr(0), Plan: &events.Fold{}, Checkpoint: &events.CheckpointRef{}}, "", err}
 }
@@ -92,6 +96,8 @@ func TestFold_Next(t *testing.T) {
 		{"AutoAppliedByAnotherClaim", with(executed, applyClaim, fact(events.TypeApplyIntent, 2, events.StateApplying), fact(events.TypeApplied, 2, events.StateApplied))},
 		{"IntentTakenOver", with(intent, applyClaim, refuse(events.TypeApplied, 1, events.ErrFenced), fact(events.TypeApplied, 2, events.StateApplied))},
 		{"SecondIntentOnlyOfAnotherClaim", with(intent, refuse(events.TypeApplyIntent, 1, events.ErrTransition), applyClaim, fact(events.TypeApplyIntent, 2, events.StateApplying))},
+		{"SecondIntentOfAnotherCommit", with(executed, commitIntent(1, "c1"), step{events.TypeApplyIntent, events.Data{Epoch: 1, Commit: "c1"}, "", events.ErrTransition},
+			refuse(events.TypeApplyIntent, 1, events.ErrTransition), commitIntent(1, "c2"), fact(events.TypeApplied, 1, events.StateApplied))},
 		{"Manual", with(awaiting, fact(events.TypeApproved, 0, events.StateApplying), applyClaim, fact(events.TypeApplyIntent, 2, events.StateApplying), fact(events.TypeApplied, 2, events.StateApplied))},
 		{"NoClaimWhileAwaitingApproval", with(awaiting, refuse(events.TypeClaimed, 2, events.ErrTransition))},
 		{"ApprovedOnce", with(awaiting, fact(events.TypeApproved, 0, events.StateApplying), refuse(events.TypeApproved, 0, events.ErrTransition), refuse(events.TypeRejected, 0, events.ErrTransition))},

@@ -167,12 +167,14 @@ func mayCancel(f Fold, d Data) string {
 	return beforeIntent(f, d) + unless(!f.CancelRequested, "cancel was requested already")
 }
 
-// noIntent allows a second intent to a later claim only: its holder found the first one undone.
+// noIntent allows a second intent to a later claim only, whose holder found the first one undone; and with another commit, to a
+// holder that found the branch moved, so that the first commit came to nothing.
 func noIntent(f Fold, d Data) string {
 	if f.Unapproved() {
 		return "nobody approved it"
 	}
-	return unless(f.Executed && (f.Intent == nil || f.Intent.Epoch < d.Epoch), "the intent is there already")
+	fresh := f.Intent == nil || f.Intent.Epoch < d.Epoch || d.Commit != "" && f.Intent.Commit != "" && f.Intent.Commit != d.Commit
+	return unless(f.Executed && fresh, "the intent is there already")
 }
 
 // mayApply: after the intent; or with nothing to change; or in place, where the steps changed the original.
@@ -215,7 +217,7 @@ func (f Fold) effect(typ string, d Data) Fold {
 	case TypeApproved:
 		f.State, f.Approved, f.ApprovedBy = StateApplying, true, d.By
 	case TypeApplyIntent:
-		f.Intent = &Intent{Epoch: d.Epoch}
+		f.Intent = &Intent{Epoch: d.Epoch, Commit: d.Commit}
 		if d.Checkpoint != nil {
 			f.Intent.Checkpoint = d.Checkpoint.ID
 		}

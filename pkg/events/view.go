@@ -44,6 +44,9 @@ type View struct {
 	// Undo is what came of taking an applied plan back; null while nobody asked for it.
 	Undo *UndoView `json:"undo" jsonschema:"nullable"`
 
+	// Commit is what apply made, null where files were applied or nothing was.
+	Commit *CommitView `json:"commit" jsonschema:"nullable"`
+
 	Changed         *int      `json:"changed" jsonschema:"nullable"`
 	RolledBack      *string   `json:"rolled_back" jsonschema:"nullable"`
 	CancelRequested bool      `json:"cancel_requested"`
@@ -81,6 +84,12 @@ type StepView struct {
 	Signal     *string `json:"signal" jsonschema:"nullable"`
 	Cause      *string `json:"cause" jsonschema:"nullable"`
 	DurationMS *int64  `json:"duration_ms" jsonschema:"nullable"`
+}
+
+// CommitView is the commit of a View.
+type CommitView struct {
+	ID     string `json:"id"`
+	Branch string `json:"branch"`
 }
 
 // CheckpointView is a checkpoint of a View.
@@ -130,6 +139,7 @@ func BuildView(records []Record) View {
 	v.ConflictCount, v.Undo = max(b.conflictCount, len(b.conflicts)), b.undo
 	v.Notes = append(v.Notes, b.notes...)
 	v.Isolation = text(b.isolation)
+	v.Commit = b.commit
 	if b.err != "" {
 		v.Error = text(b.err) // the fold's may be cut
 	}
@@ -167,6 +177,7 @@ type viewBuilder struct {
 	undo          *UndoView
 	notes         []string
 	isolation     string
+	commit        *CommitView
 	err           string
 }
 
@@ -193,6 +204,10 @@ func (b *viewBuilder) add(e Event) {
 		b.conflicts, b.conflictCount = b.found.end(d), d.ConflictCount
 	case TypeUndoRequested, TypeUndoFailed, TypeRolledBack:
 		b.undone(e.Kind(), d)
+	case TypeApplied:
+		if d.Commit != "" {
+			b.commit = &CommitView{ID: d.Commit, Branch: d.Branch}
+		}
 	}
 	if d.Final {
 		b.err = d.Error

@@ -159,7 +159,7 @@ func TestPlan_Unsupported(t *testing.T) {
 	}
 	want := []string{
 		"pool", "key", "limits.memory_mb", "limits.cpu_cores", "limits.disk_gb", "limits.pids", "network", "secrets",
-		"steps[0].outputs", "steps[0].artifacts", "commit",
+		"steps[0].outputs", "steps[0].artifacts",
 	}
 	if diff := cmp.Diff(fields, want); diff != "" {
 		t.Errorf("Unsupported (- got, + want):\n%s", diff)
@@ -170,13 +170,14 @@ func TestPlan_Unsupported(t *testing.T) {
 	for _, members := range []string{
 		`{"apply":"auto"}`, `{"network":"allow"}`, `{"network":"none"}`, `{"identity":{"name":"a","email":"b"}}`, `{"inputs":{"a":{}}}`,
 		`{"env":{"A":"b"}}`, `{"limits":{}}`, `{"allow_special":true}`, `{"isolation":"required"}`, `{"resource":{"repo":"https://h/x"},"apply":"never"}`,
+		`{"resource":{"repo":"https://h/x"}}`, `{"commit":{"message":"m"}}`,
 	} {
 		if got := minimal(t, members).Unsupported(); len(got) > 0 {
 			t.Errorf("%s: %q, want it built", members, got)
 		}
 	}
-	if got := minimal(t, `{"resource":{"repo":"https://h/x"}}`).Unsupported(); len(got) != 1 {
-		t.Errorf("a repo that is to be applied: %q, want one line", got)
+	if got := minimal(t, `{"commit":{"message":"m"},"strategy":"none","apply":"auto"}`).Unsupported(); len(got) != 1 {
+		t.Errorf("a commit of what was changed in place: %q, want one line", got)
 	}
 }
 

@@ -25,8 +25,6 @@ func (p *Plan) Unsupported() []string {
 		add(len(s.Outputs) > 0, at+".outputs: not collected by this worker")
 		add(len(s.Artifacts) > 0, at+".artifacts: not kept by this worker")
 	}
-	add(p.Commit != nil, "commit: results are applied as files in this version: remove it")
-	add(p.Commit == nil && p.Resource != nil && p.Resource.Repo != "" && p.Apply != ApplyNever,
-		"apply: nothing is pushed to a repo in this version: use apply: never, or a path")
+	add(p.Commit != nil && p.Strategy == InPlace, "commit: strategy none changes the files in place: use copy_on_write or git_worktree")
 	return lines
 }

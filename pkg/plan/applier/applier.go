@@ -14,8 +14,10 @@
 // runs may see some files old and some new, each of them whole. A process that keeps
 // writing to a file it opened before the file was replaced writes to the replaced one.
 //
+// Changes outside the root's files that belong to the same apply (Extra) are in the same journal.
+//
 // The package knows directories and layer.Change. It must not know sandboxes, plans' events, git
-// or NATS: the caller passes the bytes, and a merge function where it has one. It needs Linux 5.6
+// or NATS: the caller passes the bytes, and a merge function and extra changes where it has them. It needs Linux 5.6
 // or newer, /proc, and a file system whose renameat2 can exchange (not NFS).
 package applier
 
@@ -84,6 +86,8 @@ type Request struct {
 	Restore bool
 	// Merge is optional; without it a file changed on both sides is a conflict.
 	Merge MergeFunc
+	// Extras are made together with the files, in order, after the last of them. Options.Extra makes them.
+	Extras []ExtraSpec
 }
 
 // Kind says why a path is in conflict.
@@ -104,6 +108,7 @@ const (
 	KindSpecial            Kind = "special"               // setuid, setgid, capability or device, and not allowed
 	KindNestedGit          Kind = "nested_git"            // inside the .git of a nested repository
 	KindModifiedSince      Kind = "modified_since_commit" // recovery only: what the apply wrote was changed afterwards
+	KindMoved              Kind = "moved"                 // an extra change met something else than it was made for
 )
 
 // Conflict is one path that could not be applied. Detail is for people and may be empty.
@@ -188,4 +193,6 @@ type Options struct {
 	// Hook is called with the name of each step right before it is made; an error from it is that step's failure. It
 	// exists so that tests can fail or kill every step. Nil is none.
 	Hook func(point string) error
+	// Extra makes the extra changes of requests and of journals; nil where there are none.
+	Extra ExtraFunc
 }

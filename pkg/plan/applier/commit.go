@@ -21,20 +21,21 @@ func (s *Session) Commit(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("applier: commit: %w", err)
 	}
+	ctx = context.WithoutCancel(ctx)
 	if err := s.mark(stateApplying); err != nil {
 		if s.state == statePrepared {
 			return errors.Join(err, s.discard())
 		}
-		return errors.Join(err, s.takeBack())
+		return errors.Join(err, s.takeBack(ctx))
 	}
-	if err := s.goForward(); err != nil {
-		return errors.Join(err, s.takeBack())
+	if err := s.goForward(ctx); err != nil {
+		return errors.Join(err, s.takeBack(ctx))
 	}
 	return nil
 }
 
 // goForward makes what is not made yet, in order. What is made already is left alone, so it can follow a crash.
-func (s *Session) goForward() error {
+func (s *Session) goForward(ctx context.Context) error {
 	s.phase = phasePending
 	x, err := s.executor()
 	if err != nil {
@@ -60,6 +61,9 @@ func (s *Session) goForward() error {
 	if err := s.sync("sync original"); err != nil {
 		return err
 	}
+	if err := s.makeExtras(ctx); err != nil {
+		return err
+	}
 	if err := s.mark(stateDone); err != nil {
 		return err
 	}
@@ -68,7 +72,7 @@ func (s *Session) goForward() error {
 }
 
 // takeBack undoes what is made, in reverse, and discards the stage.
-func (s *Session) takeBack() error {
+func (s *Session) takeBack(ctx context.Context) error {
 	s.phase = phasePending
 	x, err := s.executor()
 	if err != nil {
@@ -79,6 +83,9 @@ func (s *Session) takeBack() error {
 		if err := s.mark(stateUndoing); err != nil {
 			return err
 		}
+	}
+	if err := s.undoExtras(ctx); err != nil {
+		return err
 	}
 	for i := len(s.journal.Ops) - 1; i >= 0; i-- {
 		o := &s.journal.Ops[i]

@@ -15,8 +15,12 @@ import (
 	"github.com/warmfleet/warmfleet/internal/layer"
 )
 
-// journalVersion is the form of the stored journal. A reader refuses any other.
-const journalVersion = 1
+// The forms of the stored journal. A reader refuses any other.
+const (
+	journalVersion = 1
+	// extrasVersion is a journal with extra changes, which a reader of the first version would leave out.
+	extrasVersion = 2
+)
 
 // journal is the intention of one apply, written once when everything is staged. Its stored form is a line with the
 // digest of the rest, then JSON: fields may be added, none renamed.
@@ -25,6 +29,8 @@ type journal struct {
 	Plan    string `json:"plan"`
 	Epoch   uint64 `json:"epoch"`
 	Ops     []op   `json:"ops"`
+	// Extras come after the operations.
+	Extras []ExtraSpec `json:"extras,omitempty"`
 	// Self is the inode of the journal's own file: one that came by a copy of the tree, or out of an archive, tells
 	// nothing about what lies here.
 	Self uint64 `json:"self"`
@@ -63,7 +69,7 @@ func decodeJournal(b []byte) (*journal, error) {
 	if err := json.Unmarshal(body, j); err != nil {
 		return nil, fmt.Errorf("applier: decode journal: %w: %w", ErrJournal, err)
 	}
-	if j.Version != journalVersion {
+	if j.Version != journalVersion && j.Version != extrasVersion {
 		return nil, fmt.Errorf("applier: journal of version %d: %w", j.Version, ErrJournal)
 	}
 	for i := range j.Ops {

@@ -53,18 +53,19 @@ func (s *Session) Recover(ctx context.Context, d Direction) (Outcome, error) {
 	if err := ctx.Err(); err != nil {
 		return "", fmt.Errorf("applier: recover: %w", err)
 	}
+	ctx = context.WithoutCancel(ctx)
 	if s.state == stateDone {
 		s.phase = phaseCommitted
 		return Applied, nil
 	}
 	var blocked Blocked
 	if s.state == stateApplying && d == Forward {
-		cs, err := s.outlook((*executor).forward)
+		cs, err := s.outlook(ctx, true)
 		if err != nil {
 			return "", err
 		}
 		if len(cs) == 0 {
-			err := s.goForward()
+			err := s.goForward(ctx)
 			if err == nil {
 				return Applied, nil
 			}
@@ -76,7 +77,7 @@ func (s *Session) Recover(ctx context.Context, d Direction) (Outcome, error) {
 		}
 		blocked.Forward = cs
 	}
-	cs, err := s.outlook((*executor).back)
+	cs, err := s.outlook(ctx, false)
 	if err != nil {
 		return "", err
 	}
@@ -84,14 +85,18 @@ func (s *Session) Recover(ctx context.Context, d Direction) (Outcome, error) {
 		blocked.Back = cs
 		return "", &blocked
 	}
-	if err := s.takeBack(); err != nil {
+	if err := s.takeBack(ctx); err != nil {
 		return "", err
 	}
 	return Undone, nil
 }
 
 // outlook asks every operation what is in its way in one direction, and changes nothing.
-func (s *Session) outlook(look func(*executor, *op) (outlook, error)) ([]Conflict, error) {
+func (s *Session) outlook(ctx context.Context, forward bool) ([]Conflict, error) {
+	look := (*executor).back
+	if forward {
+		look = (*executor).forward
+	}
 	x, err := s.executor()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("applier: recover: stage is gone: %w", ErrJournal)
@@ -111,5 +116,6 @@ func (s *Session) outlook(look func(*executor, *op) (outlook, error)) ([]Conflic
 			conflicts = append(conflicts, o.conflict(l.blocked, nil))
 		}
 	}
-	return conflicts, nil
+	more, err := s.extrasOutlook(ctx, forward)
+	return append(conflicts, more...), err
 }

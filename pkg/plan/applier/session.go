@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"time"
 
@@ -42,6 +43,7 @@ type Session struct {
 	journal *journal
 	state   journalState
 	lost    []layer.Lost
+	extra   ExtraFunc
 }
 
 // Open takes the lock of the original at root, which must be a real path (no link in it), waiting for another holder
@@ -58,7 +60,7 @@ func Open(ctx context.Context, root string, o Options) (*Session, error) {
 	if err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
-	s := &Session{tree: t, log: o.Log, hook: o.Hook}
+	s := &Session{tree: t, log: o.Log, hook: o.Hook, extra: o.Extra}
 	if s.hook == nil {
 		s.hook = func(string) error { return nil }
 	}
@@ -162,6 +164,23 @@ func (s *Session) OpenOriginal(p layer.Path) (io.ReadCloser, error) {
 	return s.tree.reader(p)
 }
 
+// Original describes a path of the original as it is now, with the digest of a regular file; nil when nothing is there, or when
+// a directory on the way is none.
+func (s *Session) Original(p layer.Path) (*layer.Entry, error) {
+	st, err := s.tree.state(p)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errParentReplaced) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	e := st.entry(p)
+	return &e, nil
+}
+
+// Names lists a directory of the original, in no order.
+func (s *Session) Names(p layer.Path) ([]string, error) { return s.tree.names(p) }
+
 // Lost is what Stage could not keep, such as an owner that an ordinary user cannot give. It is not stored.
 func (s *Session) Lost() []layer.Lost { return s.lost }
 
@@ -176,6 +195,9 @@ func (s *Session) Finish(ctx context.Context) error {
 		return fmt.Errorf("applier: finish: %w", err)
 	}
 	if err := s.hook("finish stage"); err != nil {
+		return err
+	}
+	if err := s.forgetExtras(); err != nil {
 		return err
 	}
 	if err := s.removeStage(s.journal.stage()); err != nil {

@@ -23,7 +23,10 @@ func (s *Session) Stage(ctx context.Context, p Preview) error {
 	if s.phase != phaseOpen || p.req.Plan == "" {
 		return fmt.Errorf("applier: stage: %w", ErrOrder)
 	}
-	s.journal = &journal{Version: journalVersion, Plan: p.req.Plan, Epoch: p.req.Epoch, Ops: p.ops}
+	s.journal = &journal{Version: journalVersion, Plan: p.req.Plan, Epoch: p.req.Epoch, Ops: p.ops, Extras: p.req.Extras}
+	if len(p.req.Extras) > 0 {
+		s.journal.Version = extrasVersion
+	}
 	s.state = statePrepared
 	s.phase = phaseStaged
 	if err := s.stageAll(ctx, p); err != nil {
@@ -34,6 +37,9 @@ func (s *Session) Stage(ctx context.Context, p Preview) error {
 
 // discard removes the journal and then the stage of an apply that has not changed the original, or does not any more.
 func (s *Session) discard() error {
+	if err := s.forgetExtras(); err != nil {
+		return err
+	}
 	stage := s.journal.stage()
 	if err := s.forget(); err != nil {
 		return err
