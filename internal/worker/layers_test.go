@@ -21,8 +21,8 @@ const (
 	layersPlan = `apply: auto
 steps:
   - {run: "echo half >half; rm -r d; test -e $HOME/tried || { touch $HOME/tried; exit 75; }", retry: {limit: 1, on: ["exit:75"]}}
-  - {run: "mkdir d; echo new >d/c; ln a a2; rm half", checkpoint: true}
-  - {run: "cat d/c >>a"}
+  - {run: "mkdir d; echo new >d/c; cat d/c >>a; ln a a2; rm half", checkpoint: true}
+  - {run: "cmp a a2; echo more >>d/c"}
 `
 	layersFailing = "apply: auto\nsteps: [{run: \"rm -r d; exit 3\"}]\n"
 )
@@ -63,7 +63,7 @@ func TestWorker_RunsPlansOnEveryDriver(t *testing.T) {
 			r.ends(t, id, events.StateFailed)
 			r.has(t, "a", "one\nnew\n")
 			r.has(t, "a2", "one\nnew\n")
-			r.has(t, "d/c", "new\n")
+			r.has(t, "d/c", "new\nmore\n")
 			r.has(t, "d/b", "")
 			r.has(t, "half", "")
 		})

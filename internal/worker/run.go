@@ -111,7 +111,7 @@ func (w *Worker) notes(p *plan.Plan, t *target) []string {
 		notes = append(notes, fmt.Sprintf("driver: %s; %s", w.layers.Driver, w.layers.Why))
 	}
 	if w.report.Rung == isolate.RungUser && w.layers.Driver == layer.Overlay {
-		notes = append(notes, "driver: overlay of an ordinary user: renaming a directory of the base is EXDEV, as between file systems")
+		notes = append(notes, "driver: overlay of an ordinary user: renaming a directory of the base is EXDEV, as between file systems, and writing one of a base file's names leaves its other names as they were")
 	}
 	return notes
 }
