@@ -21,6 +21,7 @@ import (
 	"testing"
 
 	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
 
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/internal/layer/layertest"
@@ -30,7 +31,7 @@ import (
 type Kind struct {
 	Name   string
 	Driver layer.Driver
-	// FS is the file system that cache and views lie on, xfs or btrfs; "" is that of the test's own directory.
+	// FS is the file system that cache and views lie on, xfs, btrfs or memory; "" is that of the test's own directory.
 	FS string
 	// Brief: the suite leaves out the long tests, which the driver passes on another file system.
 	Brief bool
@@ -52,11 +53,11 @@ func Kinds(do func(step, dir string) error) []Kind {
 		{Name: "OverlayUser", Driver: layer.Overlay, Ignore: user},
 		{Name: "OverlayRoot", Driver: layer.Overlay, Trusted: true},
 		{Name: "OverlayXFS", Driver: layer.Overlay, Trusted: true, FS: "xfs", Brief: true},
-		{Name: "OverlayBtrfs", Driver: layer.Overlay, Trusted: true, FS: "btrfs"},
+		{Name: "OverlayBtrfs", Driver: layer.Overlay, Trusted: true, FS: "btrfs", Brief: true},
 		{Name: "ReflinkXFS", Driver: layer.Reflink, FS: "xfs"},
-		{Name: "ReflinkBtrfs", Driver: layer.Reflink, FS: "btrfs"},
-		{Name: "Copy", Driver: layer.Copy},
-		{Name: "InPlace", Driver: layer.InPlace, Brief: true},
+		{Name: "ReflinkBtrfs", Driver: layer.Reflink, FS: "btrfs", Brief: true},
+		{Name: "Copy", Driver: layer.Copy, FS: memory},
+		{Name: "InPlace", Driver: layer.InPlace, FS: memory},
 		{Name: "InPlaceXFS", Driver: layer.InPlace, FS: "xfs", Brief: true},
 		{Name: "InPlaceBtrfs", Driver: layer.InPlace, FS: "btrfs", Brief: true},
 	}
@@ -80,10 +81,32 @@ func (k Kind) Ready(t testing.TB) Kind {
 	if k.Trusted && os.Getuid() != 0 {
 		t.Skip("needs root: trusted attributes")
 	}
-	if k.FS != "" {
+	switch k.FS {
+	case "":
+	case memory:
+		k.root = memoryDir(t)
+	default:
 		k.root = layertest.Loop(t, k.FS)
 	}
 	return k
+}
+
+// memory is a file system that costs no wait for a disk: restores sync what they changed.
+const memory = "memory"
+
+// memoryDir is where that is mounted on most machines, "" for the test's own directory.
+func memoryDir(t testing.TB) string {
+	t.Helper()
+	const shm = "/dev/shm"
+	dir, err := os.MkdirTemp(shm, "driver")
+	if err != nil {
+		return ""
+	}
+	defer os.Remove(dir)
+	if unix.Setxattr(dir, "user.try", []byte("1"), 0) != nil {
+		return ""
+	}
+	return shm
 }
 
 // Can tells whether a step of layertest can be done in a view of this kind.
