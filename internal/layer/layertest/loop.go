@@ -1,10 +1,12 @@
 package layertest
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -35,8 +37,26 @@ func Loop(t testing.TB, kind string) string {
 	run(t, mkfs, "-q", image)
 	// mount(8) takes a free loop device, and tells the kernel to free it when nothing is mounted of it.
 	run(t, "mount", "-o", "loop", "-t", kind, image, at)
-	t.Cleanup(func() { run(t, "umount", at) })
+	t.Cleanup(func() { must(t, unmount(at)) })
 	return at
+}
+
+// busyLimit bounds the wait for a file system that is still in use: a process that is being started by another test has
+// copies of all descriptors until it executes its program.
+const busyLimit = 10 * time.Second
+
+// unmount leaves nothing mounted, even when it fails.
+func unmount(at string) error {
+	for end := time.Now().Add(busyLimit); ; {
+		err := unix.Unmount(at, 0)
+		if !errors.Is(err, unix.EBUSY) {
+			return err
+		}
+		if time.Now().After(end) {
+			return errors.Join(err, unix.Unmount(at, unix.MNT_DETACH))
+		}
+		<-time.After(20 * time.Millisecond)
+	}
 }
 
 func run(t testing.TB, name string, args ...string) {
