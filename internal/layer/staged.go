@@ -9,6 +9,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // Staged is a layer being built. Exactly one of Commit, Adopt and Discard ends it.
@@ -25,6 +27,7 @@ func (c *Cache) Stage() (*Staged, error) {
 	if err := errors.Join(os.Mkdir(s.home, 0o711), os.Mkdir(s.Dir(), 0o755)); err != nil {
 		return nil, fmt.Errorf("layer: stage: %w", errors.Join(err, RemoveTree(s.home)))
 	}
+	fault.At("layer.staged")
 	own := c.opt.diskOwner()
 	if err := os.Chown(s.Dir(), own.uid, own.gid); err != nil {
 		return nil, fmt.Errorf("layer: stage: %w", errors.Join(err, s.Discard()))
@@ -79,13 +82,15 @@ func (s *Staged) commit(l Layer, m Meta, d durability) (Layer, error) {
 		rec.Boot = bootID()
 	}
 	sync := rec.Boot == ""
-	err := writeMeta(s.home, rec)
+	err := errors.Join(fault.Err("layer.commit"), writeMeta(s.home, rec))
 	if err == nil && sync {
 		err = syncFS(s.home)
 	}
+	fault.At("layer.recorded")
 	if err == nil {
 		err = os.Rename(s.home, final)
 	}
+	fault.At("layer.committed")
 	if err == nil && sync {
 		err = syncDir(s.c.dir)
 	}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // tarReader reads the stored form, and only that: whatever tarWriter.item would not have
@@ -153,7 +155,7 @@ func (t *tarReader) place(e *tarEntry) error {
 	if e.Path == "." && e.Type != Dir {
 		return corrupt("a root that is no directory")
 	}
-	if t.seen[dir].kind != Dir {
+	if t.seen[dir].kind != Dir && !fault.Off("layer.unpack-parents") {
 		return corrupt("an entry below no directory: %.80q", string(e.Path))
 	}
 	t.last, t.lastDir = e.Path, e.Type == Dir

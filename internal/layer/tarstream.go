@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 const (
@@ -85,7 +87,7 @@ func readTar(ctx context.Context, in tarInput, fn func(*tarEntry, io.Reader) err
 		}
 	}
 	sums := tarSums{plain.sum(), src.sum(), plain.n, src.n}
-	if want != "" && sums.tar != want {
+	if want != "" && sums.tar != want && !fault.Off("layer.unpack-digest") {
 		return sums, corrupt("the digest of the tar is %s", sums.tar)
 	}
 	return sums, nil

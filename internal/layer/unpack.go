@@ -8,6 +8,8 @@ import (
 	"maps"
 	"os"
 	"slices"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // Unpack makes a layer of the cache from its stored form, within the default Limits; see UnpackWithin.
@@ -59,6 +61,7 @@ func (c *Cache) unpack(ctx context.Context, in tarInput, below *Tree) (Layer, er
 	if err := errors.Join(err, w.finish()); err != nil {
 		return Layer{}, errors.Join(err, s.Discard())
 	}
+	fault.At("layer.unpacked")
 	l := Layer{
 		Name: in.Name, TarSize: sums.tarSize, Size: sums.packedSize, Digest: digestPrefix + sums.packed,
 		Lost: u.losses(),
@@ -81,6 +84,8 @@ func (u *unpacking) entry(e *tarEntry, data io.Reader) error {
 	switch {
 	case e.Opaque:
 		return u.w.opaque(e.Path)
+	case e.Whiteout && fault.Off("layer.unpack-whiteout"):
+		return nil
 	case e.Whiteout:
 		return u.w.whiteout(e.Path)
 	case u.missing[e.HardLink]:

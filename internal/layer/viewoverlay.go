@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // overlayView is a view by overlayfs: the chain below, an upper directory on top.
@@ -68,7 +70,7 @@ func (c *Cache) openLayer(below Chain) (*Staged, error) {
 	if below.live() {
 		err = hideJournal(s)
 	}
-	if err := errors.Join(err, c.makeWork(s), c.shapeRoot(s, root)); err != nil {
+	if err := errors.Join(err, fault.Err("layer.open"), c.makeWork(s), c.shapeRoot(s, root)); err != nil {
 		return nil, errors.Join(err, s.Discard())
 	}
 	return s, nil
@@ -125,6 +127,7 @@ func (v *overlayView) Freeze(ctx context.Context) (Layer, bool, error) {
 		}
 		return Layer{}, false, closed.Discard()
 	}
+	fault.At("layer.normalised")
 	if err := RemoveTree(workOf(closed)); err != nil {
 		return Layer{}, false, err
 	}
@@ -143,6 +146,7 @@ func (v *overlayView) Reset(ctx context.Context, chain Chain) error {
 	if err := v.start(ctx, chain); err != nil {
 		return fmt.Errorf("layer: reset: %w", errors.Join(err, v.remountable()))
 	}
+	fault.At("layer.reset")
 	return dropped.Discard()
 }
 

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // overlayPrefix is the namespace of overlayfs' own attributes: trusted.overlay. as real root, user.overlay. with userxattr.
@@ -44,7 +46,7 @@ func kept(name string) bool {
 // logical maps the name of an attribute on disk to its name in the tree; internal ones are overlayfs' own.
 func (o overlayPrefix) logical(disk string) (name string, internal bool) {
 	rest, own := strings.CutPrefix(disk, string(o))
-	if o == noOverlay || !own {
+	if o == noOverlay || !own || fault.Off("layer.overlay-xattrs") {
 		return disk, false
 	}
 	if inner, escaped := strings.CutPrefix(rest, overlayEscape); escaped {

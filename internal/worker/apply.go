@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/gitcommit"
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/layer"
@@ -258,13 +259,16 @@ func (w *Worker) applyFresh(ctx context.Context, j *job, s *applier.Session, t *
 	if len(found) > 0 {
 		return j.conflict(ctx, events.TypeConflict, events.Data{Code: "conflict", Error: summary(found)}, found)
 	}
+	fault.At("worker.checked")
 	if err := s.Stage(ctx, preview); err != nil {
 		return err
 	}
+	fault.At("worker.staged")
 	pre, err := w.preApply(ctx, j, s, preview)
 	if err != nil {
 		return err
 	}
+	fault.At("worker.pre-apply")
 	if err := j.writer.Append(ctx, events.TypeApplyIntent, events.Data{Checkpoint: executor.Ref(pre, len(j.plan.Steps))}); err != nil {
 		return err
 	}
@@ -274,6 +278,7 @@ func (w *Worker) applyFresh(ctx context.Context, j *job, s *applier.Session, t *
 // commit makes the staged change and records how it went; nothing may interrupt it now.
 func (w *Worker) commit(ctx context.Context, j *job, s *applier.Session, changed int) error {
 	err := s.Commit(ctx)
+	fault.At("worker.committed")
 	if _, pending := s.Pending(); pending {
 		return fmt.Errorf("%w: %w", errUnsettled, err)
 	}

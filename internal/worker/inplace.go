@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/internal/statedir"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -60,9 +61,11 @@ func (w *Worker) mark(ctx context.Context, j *job, t *target) error {
 	if err == nil {
 		err = statedir.WriteFile(m.Index, t.index.Encode)
 	}
+	fault.At("worker.index-kept")
 	if err == nil {
-		err = statedir.WriteRecord(path, m)
+		err = errors.Join(fault.Err("worker.mark"), statedir.WriteRecord(path, m))
 	}
+	fault.At("worker.marker-kept")
 	if err == nil {
 		err = unix.Lsetxattr(t.path, signName(), []byte(path), 0)
 	}
@@ -70,7 +73,8 @@ func (w *Worker) mark(ctx context.Context, j *job, t *target) error {
 		w.log.Warn().Str("path", t.path).Msg("no extended attributes: after a crash only this worker can roll the path back")
 		err = nil
 	}
-	if err != nil {
+	if err != nil { // nothing was changed, so nobody has to roll anything back
+		err = errors.Join(err, unsign(t.path), removeIfThere(path), removeIfThere(m.Index))
 		return fmt.Errorf("worker: mark %s as changed in place: %w", t.path, err)
 	}
 	return nil
@@ -98,7 +102,7 @@ func (w *Worker) takeOver(ctx context.Context, j *job, path string) error {
 // step's forgery by then, which the next apply must not believe.
 func unmark(markerPath, path string) error {
 	err := openedUp(path, func() error {
-		if err := layer.RemoveTree(filepath.Join(path, layer.JournalDir)); err != nil {
+		if err := removeJournal(path); err != nil {
 			return fmt.Errorf("worker: remove what a step left for the next apply: %w", err)
 		}
 		return unsign(path)
@@ -106,7 +110,28 @@ func unmark(markerPath, path string) error {
 	if err != nil {
 		return err
 	}
+	fault.At("worker.unsigned")
 	return errors.Join(removeIfThere(markerPath), removeIfThere(markerPath+".index"))
+}
+
+// removeJournal removes the journal's directory and leaves no trace of that in the times of the original's root: a
+// rollback that was killed while it staged has put it there.
+func removeJournal(path string) error {
+	journal := filepath.Join(path, layer.JournalDir)
+	var root unix.Stat_t
+	if err := unix.Stat(path, &root); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(journal); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := layer.RemoveTree(journal); err != nil {
+		return err
+	}
+	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, root.Mtim}
+	return unix.UtimesNanoAt(unix.AT_FDCWD, path, times, 0)
 }
 
 // openedUp changes an original whose root may be closed even to its owner: by its steps, or long before.
@@ -239,7 +264,7 @@ func (w *Worker) recoverLocked(ctx context.Context, markerPath, path string) err
 	if err != nil && !errors.Is(err, events.ErrNotFound) {
 		return err
 	}
-	if f := last.Event.Data.Plan; err != nil || f == nil || !m.stands(*f) {
+	if f := last.Event.Data.Plan; (err != nil || f == nil || !m.stands(*f)) && !fault.Off("worker.in-place-marker") {
 		if err := w.restoreMarked(ctx, m); err != nil {
 			return err
 		}

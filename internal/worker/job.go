@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
 	"github.com/warmfleet/warmfleet/pkg/plan/executor"
@@ -123,6 +124,7 @@ func (w *Worker) handle(life context.Context, d events.Delivery) {
 		w.cps.ForgetPlan(j.id)
 		w.tidyOriginal(ctx, j)
 	}
+	fault.At("worker.answer")
 	w.answer(life, d, j, err)
 }
 

@@ -353,3 +353,25 @@ func TestWorker_InPlaceMarkIsNoChange(t *testing.T) {
 		t.Errorf("changed %v, want 0", end.Changed)
 	}
 }
+
+// What a killed rollback had staged in the original goes without a trace in the times of its root.
+func TestWorker_LostInRollbackInPlace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	then := time.Date(2001, 2, 3, 4, 5, 6, 123456789, time.UTC)
+	if err := os.Chtimes(r.tree, then, then); err != nil {
+		t.Fatal(err)
+	}
+	heir := r.make(t, "heir", r.fleet)
+	defer heir.Close()
+	r.leftInPlace(t, heir, "steps: [{run: 'true'}]\n")
+	r.write(t, layer.JournalDir+"/restore-01/0", "staged")
+	if err := heir.recoverInPlace(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.has(t, "a", "one\n")
+	r.tidied(t)
+	if fi, err := os.Stat(r.tree); err != nil || !fi.ModTime().Equal(then) {
+		t.Errorf("root's time %v, %v, want %v", fi.ModTime(), err, then)
+	}
+}

@@ -9,11 +9,13 @@ import (
 	"syscall"
 
 	"github.com/warmfleet/warmfleet/internal/base"
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/objectstore"
 	"github.com/warmfleet/warmfleet/pkg/plan"
 	"github.com/warmfleet/warmfleet/pkg/plan/executor"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
@@ -139,6 +141,7 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 		if err := w.mark(ctx, j, a.target); err != nil {
 			return err
 		}
+		fault.At("worker.marked")
 	} else {
 		unlock()
 	}
@@ -150,6 +153,7 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 		return unlivable(a.target, err)
 	}
 	defer w.discard(sb)
+	fault.At("worker.sandbox")
 	w.cps.Adopt(sb, baseLayers)
 	pre, err := w.cps.CreateAs(ctx, a.start, sb, checkpoint.Checkpoint{PlanID: j.id, Phase: checkpoint.PreExecute})
 	if err != nil {
@@ -299,6 +303,7 @@ func (w *Worker) backOut(ctx context.Context, j *job, why error) error {
 }
 
 func (w *Worker) discard(sb *sandbox.Sandbox) {
+	fault.At("worker.discard")
 	w.cps.Forget(sb.ID())
 	if err := sb.Close(); err != nil {
 		w.log.Warn().Err(err).Str("sandbox", sb.ID()).Msg("clean a sandbox up")
@@ -350,6 +355,9 @@ func (w *Worker) giveUp(ctx context.Context, j *job, err error) error {
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		d.Code = "disk_full"
 		d.Error += ": free some room in " + w.cfg.StateDir + " or name another directory with --state-dir"
+	case errors.Is(err, objectstore.ErrFull):
+		d.Code = "store_full"
+		d.Error += ": delete checkpoints that nobody needs (warmfleet checkpoint rm), or give the object store more room"
 	}
 	return j.end(ctx, events.TypeFailed, d)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
 	"github.com/warmfleet/warmfleet/pkg/plan/diff"
@@ -149,6 +150,7 @@ func (m *Manager) Describe(ctx context.Context, id string) (Delta, error) {
 	if err != nil {
 		return Delta{}, err
 	}
+	fault.At("checkpoint.described")
 	m.mu.Lock()
 	l.cp.Delta = name
 	m.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
@@ -154,6 +155,7 @@ func (m *Manager) CreateAs(ctx context.Context, id string, s Sandbox, want Check
 			return Checkpoint{}, fmt.Errorf("checkpoint: create %s of sandbox %q: %w", want.Phase, s.ID(), err)
 		}
 		chain = frozen
+		fault.At("checkpoint.frozen")
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -199,9 +201,11 @@ func (m *Manager) RollbackTo(ctx context.Context, cp Checkpoint) error {
 		defer restored.Release()
 		l = &local{chain: restored.Chain}
 	}
+	fault.At("checkpoint.rollback")
 	if err := t.sandbox.Reset(ctx, l.chain); err != nil {
 		return fmt.Errorf("checkpoint: roll back to %q: %w", cp.ID, err)
 	}
+	fault.At("checkpoint.rolled-back")
 	m.mu.Lock()
 	t.last = topID(l.chain)
 	m.mu.Unlock()
@@ -303,6 +307,7 @@ func Remove(ctx context.Context, records kv.Store, id string) error {
 	if err := records.Delete(ctx, id, 0); err != nil {
 		return fmt.Errorf("checkpoint: delete %q: %w", id, err)
 	}
+	fault.At("checkpoint.deleted")
 	return nil
 }
 

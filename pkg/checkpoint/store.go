@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
@@ -37,6 +38,11 @@ func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
 	if recorded {
 		return cp, nil
 	}
+	if fault.Off("checkpoint.layers-first") {
+		if err := m.record(ctx, m.snapshot(l)); err != nil {
+			return Checkpoint{}, err
+		}
+	}
 	var swept error
 	for range storeTries {
 		cp, err := m.store(ctx, l)
@@ -49,6 +55,7 @@ func (m *Manager) Store(ctx context.Context, id string) (Checkpoint, error) {
 		if err != nil {
 			return Checkpoint{}, fmt.Errorf("checkpoint: store %q: %w", id, err)
 		}
+		fault.At("checkpoint.recorded")
 		if swept = m.recheck(ctx, cp); swept == nil {
 			m.mu.Lock()
 			l.cp, l.recorded = cp, true
@@ -153,6 +160,7 @@ func gone(err error) bool {
 
 // record writes the record. One that is there is of an earlier call, whose answer was lost.
 func (m *Manager) record(ctx context.Context, cp Checkpoint) error {
+	fault.At("checkpoint.stored")
 	b, err := json.Marshal(cp)
 	if err != nil {
 		return fmt.Errorf("encode record: %w", err)

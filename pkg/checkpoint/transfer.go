@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
 )
@@ -46,14 +46,11 @@ func (m *Manager) upload(ctx context.Context, below layer.Chain, x layer.Layer, 
 
 // packAndPut uploads a layer while it is being packed.
 func (m *Manager) packAndPut(ctx context.Context, below layer.Chain, x layer.Layer, fits func(size int64) error) (objectstore.Info, error) {
-	f, err := os.CreateTemp(m.cfg.Scratch, "pack-*")
+	f, err := unnamedFile(m.cfg.Scratch)
 	if err != nil {
 		return objectstore.Info{}, fmt.Errorf("pack layer %s: %w", x.ID, err)
 	}
 	defer f.Close()
-	if err := os.Remove(f.Name()); err != nil { // the open file is all we need; a crash leaves nothing
-		return objectstore.Info{}, fmt.Errorf("pack layer %s: %w", x.ID, err)
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	spool := newSpool(f)
 	packed := make(chan packResult, 1)
@@ -62,6 +59,7 @@ func (m *Manager) packAndPut(ctx context.Context, below layer.Chain, x layer.Lay
 		if err == nil {
 			err = fits(p.Size)
 		}
+		err = errors.Join(err, fault.Err("checkpoint.pack"))
 		spool.finish(err)
 		packed <- packResult{p.Name, err}
 	}()
@@ -87,6 +85,7 @@ func (m *Manager) fetch(ctx context.Context, below layer.Chain, ref LayerRef) (l
 		}
 		ctx, cancel := context.WithTimeout(ctx, deadline(ref.Size))
 		defer cancel()
+		fault.At("checkpoint.fetch")
 		return m.download(ctx, below, ref)
 	})
 	if err != nil {

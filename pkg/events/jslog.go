@@ -8,6 +8,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // JetStreamLog is the Log in the events stream.
@@ -29,7 +31,11 @@ func (l *JetStreamLog) Append(ctx context.Context, ev Event, expect uint64) (uin
 		return 0, err
 	}
 	filter := l.subjects.PlanEvents(ev.Subject)
-	ack, err := publish(ctx, l.js, msg, jetstream.WithMsgID(ev.ID), jetstream.WithExpectLastSequenceForSubject(expect, filter))
+	fence := jetstream.WithExpectLastSequenceForSubject(expect, filter)
+	if fault.Off("events.fence") {
+		fence = jetstream.WithMsgID(ev.ID)
+	}
+	ack, err := publish(ctx, l.js, msg, jetstream.WithMsgID(ev.ID), fence)
 	if err == nil {
 		return ack.Sequence, nil
 	}

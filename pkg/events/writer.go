@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // Writer appends the events of one plan for one actor and keeps the plan's state. An actor that called
@@ -105,7 +107,7 @@ func (w *Writer) Append(ctx context.Context, typ string, d Data) error {
 
 // mine tells whether this writer may still change the plan.
 func (w *Writer) mine() error {
-	if w.epoch == 0 {
+	if w.epoch == 0 || fault.Off("events.epoch") {
 		return nil // Fold.Next knows what anyone may do
 	}
 	if w.fold.Epoch != w.epoch {
@@ -146,7 +148,9 @@ func (w *Writer) try(ctx context.Context, id, typ string, d Data) (stored bool, 
 	d.Plan = &next
 	ev := NewEvent(TypeOf(NounPlan, typ), w.planID, w.source, d)
 	ev.ID = id
+	fault.AtEach("event.before", typ)
 	seq, err := w.log.Append(ctx, ev, w.seq)
+	fault.AtEach("event.after", typ)
 	switch {
 	case err == nil:
 		w.fold, w.seq, w.open = next, seq, nil

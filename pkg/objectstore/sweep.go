@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // Sweep implements Sweeper: chunks without a live record, and tombstones. Ages are
@@ -34,6 +36,7 @@ func (s *JetStream) Sweep(ctx context.Context, olderThan time.Duration) (int, er
 	}
 	removed := 0
 	for subject := range orphans {
+		fault.At("store.sweep")
 		gone, err := s.sweepChunks(ctx, subject, now.Add(-olderThan))
 		if err != nil {
 			return removed, fmt.Errorf("objectstore: sweep %q: %w", nuidOf(subject), err)

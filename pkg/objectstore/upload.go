@@ -15,6 +15,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/oklog/ulid/v2"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // Server error codes without a name in nats.go (nats-server errors.json).
@@ -128,13 +130,19 @@ func (p *put) attempt(ctx context.Context, window int) (Info, error) {
 			return info, err
 		}
 	}
+	fault.At("store.chunks")
 	// The server takes the record only while the last chunk is the one it acknowledged:
 	// a stream that was purged or made anew in between refuses it.
-	_, err = s.publishMeta(ctx, up.info(p.name), jetstream.WithExpectLastSequenceForSubject(up.last, up.subject))
+	guard := jetstream.WithExpectLastSequenceForSubject(up.last, up.subject)
+	if fault.Off("store.record-guard") {
+		guard = jetstream.WithMsgID(ulid.Make().String())
+	}
+	_, err = s.publishMeta(ctx, up.info(p.name), guard)
 	if err != nil {
 		// The record may be stored all the same, so its chunks stay; the sweep takes them if not.
 		return Info{}, err
 	}
+	fault.At("store.put")
 	m, err := s.readMeta(ctx, p.name)
 	if err != nil {
 		return Info{}, err
@@ -247,7 +255,7 @@ func (u *upload) run(ctx context.Context, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if held != uint64(u.sent) {
+	if held != uint64(u.sent) && !fault.Off("store.count") {
 		return fmt.Errorf("%w: server holds %d of %d", errLost, held, u.sent)
 	}
 	return nil
@@ -260,6 +268,7 @@ func (u *upload) send(ctx context.Context, data []byte) error {
 			return err
 		}
 	}
+	fault.At("store.chunk")
 	msg := nats.NewMsg(u.subject)
 	msg.Data = data
 	patient, cancel := context.WithTimeout(ctx, u.s.o.Stall)

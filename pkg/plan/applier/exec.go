@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/layer"
 )
 
@@ -56,7 +57,9 @@ func (x *executor) do(o *op) error {
 		return x.ended(o, nil, "", err)
 	}
 	defer dir.Close()
-	return x.ended(o, dir, name, x.move(o, dir, name))
+	moved := x.move(o, dir, name)
+	fault.At("apply.moved")
+	return x.ended(o, dir, name, moved)
 }
 
 // ended looks at how a move ended, and undoes one that met something else than planned.
@@ -136,7 +139,7 @@ var errReplacedSince = errors.New("replaced by the original meanwhile")
 
 // verify looks at what a move displaced, and that what it placed is where the path leads.
 func (x *executor) verify(o *op) error {
-	if o.Kind != opPut {
+	if o.Kind != opPut && !fault.Off("applier.displaced") {
 		was, err := x.stage.state(layer.Path(o.Slot))
 		if err != nil {
 			return err

@@ -1,6 +1,7 @@
 package applier
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -222,6 +223,18 @@ func TestOpen_DamagedJournal(t *testing.T) {
 		}
 		if got := snapshot(t, filepath.Join(tr.orig, layer.JournalDir)); len(got) != len(before) {
 			t.Errorf("journal directory: got %v, want all of %v", got, before)
+		}
+	})
+	t.Run("Changed", func(t *testing.T) {
+		tr := newTrees(t, script(t, baseScript))
+		sh(t, tr.ours, `echo A>a; echo B>b`)
+		interrupt(t, tr, "b")
+		file := filepath.Join(tr.orig, layer.JournalDir, "journal.applying")
+		b, err := os.ReadFile(file)
+		must(t, err)
+		must(t, os.WriteFile(file, bytes.Replace(b, []byte(`"path":"a"`), []byte(`"path":"c"`), 1), 0o600)) // still the file it was
+		if _, err := Open(context.Background(), tr.orig, Options{}); !errors.Is(err, ErrJournal) {
+			t.Errorf("error: got %v, want ErrJournal", err)
 		}
 	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/layer"
 )
 
@@ -62,11 +63,12 @@ func Open(ctx context.Context, root string, o Options) (*Session, error) {
 	}
 	s := &Session{tree: t, log: o.Log, hook: o.Hook, extra: o.Extra}
 	if s.hook == nil {
-		s.hook = func(string) error { return nil }
+		s.hook = fault.Hook("apply")
 	}
 	if err := s.acquire(ctx); err != nil {
 		return nil, errors.Join(err, dir.Close())
 	}
+	fault.At("apply.locked")
 	if err := s.settle(); err != nil {
 		s.phase = phasePending // what is there stays
 		return nil, errors.Join(err, s.Close())
@@ -136,7 +138,7 @@ func (s *Session) await(ctx context.Context) (bool, error) {
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	for {
 		err := unix.FcntlFlock(s.lock.Fd(), unix.F_OFD_SETLK, &whole)
-		if err == nil {
+		if err == nil || fault.Off("applier.lock") {
 			break
 		}
 		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EINTR) {
@@ -239,6 +241,7 @@ func (s *Session) leave() error {
 	if err := unix.Unlinkat(int(s.jdir.Fd()), lockName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("applier: remove lock: %w", err)
 	}
+	fault.At("apply.unlocked")
 	err := unix.Unlinkat(int(s.tree.dir.Fd()), layer.JournalDir, unix.AT_REMOVEDIR)
 	if errors.Is(err, unix.EACCES) { // the plan closed the root
 		err = s.removeFromClosed()

@@ -3,6 +3,7 @@ package applier
 import (
 	"maps"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/layer"
 )
 
@@ -18,6 +19,8 @@ type verdict struct {
 // threeWay decides one path from its state in the base, the original and the sandbox; nil is absent.
 func threeWay(base, orig, ours *state) verdict {
 	switch {
+	case fault.Off("applier.three-way"):
+		return verdict{want: ours, remove: ours == nil}
 	case base == nil && ours == nil:
 		return verdict{}
 	case base == nil:
@@ -131,6 +134,9 @@ func carried(base, ours, on uint32) uint32 {
 // special says what is privileged in going from orig to want: bits or capabilities that are new, or that new content
 // would get, and devices. inherited are bits the kernel gives a new directory by itself.
 func special(orig, want *state, inherited uint32) string {
+	if fault.Off("applier.special") {
+		return ""
+	}
 	if want.Type == layer.Char || want.Type == layer.Block {
 		if orig == nil || !sameContent(orig, want) {
 			return "device"

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/layer"
 )
 
@@ -67,7 +68,11 @@ func (t *tree) open(p layer.Path, flags uint64) (*os.File, error) {
 
 func openat2(dir int, p string, flags uint64) (int, error) {
 	for {
-		fd, err := unix.Openat2(dir, p, &unix.OpenHow{Flags: flags, Resolve: stay})
+		how := unix.OpenHow{Flags: flags, Resolve: stay}
+		if fault.Off("applier.no-symlinks") {
+			how = unix.OpenHow{Flags: flags &^ unix.O_NOFOLLOW}
+		}
+		fd, err := unix.Openat2(dir, p, &how)
 		switch err {
 		case unix.EINTR, unix.EAGAIN: // a concurrent rename made the kernel unsure
 			continue

@@ -1,0 +1,239 @@
+//go:build fault
+
+package test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/warmfleet/warmfleet/internal/layer/layertest"
+	"github.com/warmfleet/warmfleet/pkg/events"
+)
+
+// TestFull_EveryWrite lets each write of a scenario fail for lack of space, as if the disk were full at that moment.
+func TestFull_EveryWrite(t *testing.T) {
+	r := newCrashRig(t, self())
+	swept := map[string]bool{}
+	var fails []killing
+	for _, s := range scenarios() {
+		if s.approved {
+			continue
+		}
+		rec := r.record(t, s)
+		for _, p := range chosen(rec.points, swept) {
+			if p.err {
+				name := "full-" + s.name + "-" + s.strategy + "-" + strings.NewReplacer(":", "-", ".", "-").Replace(p.String())
+				fails = append(fails, killing{rec, p, r.prepare(t, s, name)})
+			}
+		}
+	}
+	t.Run("Failed", func(t *testing.T) {
+		for _, f := range fails {
+			t.Run(f.run.worker, func(t *testing.T) {
+				t.Parallel()
+				f.run.fullAt(t, f.recorded, f.at)
+			})
+		}
+	})
+	r.wholeStore(t)
+}
+
+// fullAt runs a scenario in which one write fails, and then another plan on the same worker.
+func (r *crashRun) fullAt(t *testing.T, rec recorded, p point) {
+	w, ready := r.start(t, "WARMFLEET_FAULT="+p.String()+":enospc")
+	if !ready {
+		if !strings.Contains(w.output.String(), "no space left") {
+			t.Fatal("the worker does not start, and does not say why")
+		}
+		if w, ready = r.start(t); !ready {
+			t.Fatal("the worker does not start again")
+		}
+	}
+	r.begin(t)
+	if !r.finished(t, w) {
+		t.Fatal("the worker died")
+	}
+	r.serves(t)
+	r.stop(t, w)
+	r.endedForSpace(t, rec)
+}
+
+// serves fails the test unless another plan of the run's worker is done.
+func (r *crashRun) serves(t *testing.T) {
+	t.Helper()
+	text, _, _ := strings.Cut(r.body(), "\nmax_attempts")
+	next := r.submitText(t, text+"\napply: auto\nsteps: [{run: 'true'}]\n")
+	r.ended(t, next, events.StateApplied)
+}
+
+// endedForSpace judges a plan that may have failed for lack of space: then it says so, and the original is as before.
+func (r *crashRun) endedForSpace(t *testing.T, rec recorded) {
+	t.Helper()
+	v := events.BuildView(r.records(t, r.id))
+	if v.State == rec.state && v.State != events.StateFailed {
+		r.judge(t, rec)
+		return
+	}
+	said := deref(v.Error) + r.do(t, "warmfleet", "plan", "logs", r.id)
+	named := strings.Contains(said, "space") || strings.Contains(said, "store is full") && strings.Contains(said, "more room")
+	if v.State != events.StateFailed || !named && rec.state != events.StateFailed {
+		t.Errorf("state %s, error %q, want failed for lack of space\n%s", v.State, deref(v.Error), r.story(t, r.id))
+	}
+	o := layertest.Options{NoDirTimes: r.strategy != "none", NoHoles: r.strategy == "git_worktree"}
+	if d := layertest.Diff(snapshot(t, r.dir), r.before, o); d != "" {
+		t.Errorf("the original (-now +before):\n%s", tail(d, 4000))
+	}
+}
+
+// onDisk gives a run's directory, its state or its original, a file system of its own.
+func (r *crashRun) onDisk(t *testing.T, dir string, megabytes int) {
+	t.Helper()
+	must(t, os.MkdirAll(dir, 0o755))
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("mode=0755,size=%dm", megabytes)))
+	r.mount = dir
+	t.Cleanup(func() {
+		if err := syscall.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount: %v", err)
+			syscall.Unmount(dir, syscall.MNT_DETACH)
+		}
+	})
+}
+
+// leave fills a file system until so many bytes are free.
+func leave(t *testing.T, dir string, free int64) (release func()) {
+	t.Helper()
+	var st syscall.Statfs_t
+	must(t, syscall.Statfs(dir, &st))
+	file := filepath.Join(dir, "filler")
+	f, err := os.Create(file)
+	must(t, err)
+	defer f.Close()
+	must(t, syscall.Fallocate(int(f.Fd()), 0, 0, max(4096, int64(st.Bavail)*st.Bsize-free)))
+	return func() { must(t, os.Remove(file)) }
+}
+
+// levels of free space move the failure from the first write to behind the last one.
+var levels = []int64{0, 64 << 10, 1 << 20, 1200 << 10, 2 << 20, 2400 << 10, 3500 << 10, 8 << 20}
+
+// Case B6, on file systems that really are full.
+func TestFull_CaseB6SmallDisks(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small file system")
+	}
+	r := newCrashRig(t, self())
+	s := scenarios()[0]
+	rec := r.record(t, s)
+	failed := 0
+	for _, free := range levels {
+		t.Run(fmt.Sprintf("State%dK", free>>10), func(t *testing.T) {
+			run := r.prepare(t, s, fmt.Sprintf("state-%d", free))
+			run.onDisk(t, run.state, 32)
+			w, ready := run.start(t)
+			if !ready {
+				t.Fatal("the worker does not start")
+			}
+			release := leave(t, run.state, free)
+			run.begin(t)
+			if !run.finished(t, w) {
+				t.Fatal("the worker died")
+			}
+			release()
+			run.serves(t)
+			run.stop(t, w)
+			run.endedForSpace(t, rec)
+			if run.failed(t) {
+				failed++
+			}
+		})
+	}
+	if failed == 0 || failed == len(levels) {
+		t.Errorf("%d of %d plans failed for lack of space, want some", failed, len(levels))
+	}
+	r.wholeStore(t)
+}
+
+func (r *crashRun) failed(t *testing.T) bool {
+	return events.BuildView(r.records(t, r.id)).State == events.StateFailed
+}
+
+// The original's file system is full when a plan is applied: its sandbox lies elsewhere.
+func TestFull_CaseB6Original(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can mount a small file system")
+	}
+	r := newCrashRig(t, self())
+	s := scenarios()[0]
+	rec := r.record(t, s)
+	failed := 0
+	for _, free := range levels {
+		t.Run(fmt.Sprintf("Free%dK", free>>10), func(t *testing.T) {
+			run := r.prepareOn(t, s, fmt.Sprintf("original-%d", free), 32)
+			w, ready := run.start(t)
+			if !ready {
+				t.Fatal("the worker does not start")
+			}
+			release := leave(t, filepath.Dir(run.dir), free)
+			run.begin(t)
+			if !run.finished(t, w) {
+				t.Fatal("the worker died")
+			}
+			release()
+			run.serves(t)
+			run.stop(t, w)
+			run.endedForSpace(t, rec)
+			if run.failed(t) {
+				failed++
+			}
+		})
+	}
+	if failed == 0 || failed == len(levels) {
+		t.Errorf("%d of %d plans failed for lack of space, want some", failed, len(levels))
+	}
+}
+
+// The object store has reached its limit.
+func TestFull_CaseB6Store(t *testing.T) {
+	r := newCrashRig(t, self())
+	s := scenarios()[0]
+	rec := r.record(t, s)
+	run := r.prepare(t, s, "store")
+	w, ready := run.start(t)
+	if !ready {
+		t.Fatal("the worker does not start")
+	}
+	r.limitStore(t, 1)
+	run.begin(t)
+	if !run.finished(t, w) {
+		t.Fatal("the worker died")
+	}
+	if !run.failed(t) {
+		t.Errorf("the plan did not fail:\n%s", r.story(t, run.id))
+	}
+	r.limitStore(t, -1)
+	run.serves(t)
+	run.stop(t, w)
+	run.endedForSpace(t, rec)
+	r.wholeStore(t)
+}
+
+// limitStore lets the object store take so many bytes more; -1 is no limit.
+func (r *crashRig) limitStore(t *testing.T, more int64) {
+	t.Helper()
+	stream, err := r.fleet.JetStream.Stream(t.Context(), "OBJ_"+r.fleet.Subjects.LayersBucket())
+	must(t, err)
+	info, err := stream.Info(t.Context())
+	must(t, err)
+	c := info.Config
+	c.MaxBytes = -1
+	if more >= 0 {
+		c.MaxBytes, c.Discard = int64(info.State.Bytes)+more, jetstream.DiscardNew
+	}
+	_, err = r.fleet.JetStream.UpdateStream(t.Context(), c)
+	must(t, err)
+}
