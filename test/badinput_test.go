@@ -155,6 +155,7 @@ func TestBadInput_CorruptLayer(t *testing.T) {
 
 	c.warmfleet(t, "checkpoint", "export", e.Data.Checkpoint.ID).oneLine(t, 1, "corrupt")
 	c.warmfleet(t, "checkpoint", "rollback", e.Data.Checkpoint.ID, "--worker", "wb").oneLine(t, 1, "corrupt")
+	c.warmfleet(t, "checkpoint", "diff", e.Data.Checkpoint.ID).oneLine(t, 1, "corrupt")
 	c.do(t, "warmfleet", "plan", "approve", "--detach", id)
 	v := c.ended(t, id, events.StateFailed)
 	if !strings.Contains(deref(v.Error), "corrupt") {

@@ -91,15 +91,21 @@ func ordinary(t testing.TB) account {
 	return account{name: "AsNobody", uid: uid, cred: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}
 }
 
-// eachAccount runs do on a fleet with one worker as whoever runs the tests and, where that is
-// root, also as an ordinary user: permissions prove nothing as root.
-func eachAccount(t *testing.T, do func(t *testing.T, c *cluster)) {
+// accounts are whoever runs the tests and, where that is root, also an ordinary user:
+// permissions prove nothing as root.
+func accounts(t testing.TB) []account {
 	t.Helper()
 	all := []account{self()}
 	if os.Getuid() == 0 {
 		all = append(all, ordinary(t))
 	}
-	for _, a := range all {
+	return all
+}
+
+// eachAccount runs do on a fleet with one worker for each of the accounts.
+func eachAccount(t *testing.T, do func(t *testing.T, c *cluster)) {
+	t.Helper()
+	for _, a := range accounts(t) {
 		t.Run(a.name, func(t *testing.T) {
 			t.Parallel()
 			c := startCluster(t, a)

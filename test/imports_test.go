@@ -38,6 +38,7 @@ var rules = []rule{
 	{"pkg/objectstore", []string{"internal/fault"}, "keeps bytes under names; users of the store alone need nothing else"},
 	{"pkg/events", []string{"internal/fault"}, "scheduler and worker meet here, so it can know neither"},
 	{"pkg/api", []string{"pkg/events"}, "types of requests and replies for programs outside the fleet"},
+	{"internal/parts", []string{"pkg/api"}, "answers in several messages, whatever is asked"},
 	{"pkg/warmpool", nil, "a pure core: what it keeps warm is its caller's business"},
 	{"pkg/plan/applier", []string{"internal/fault", "internal/layer", "internal/statedir"}, "changes an original from a difference, whatever plan made it"},
 	{"internal/gitcommit", []string{"internal/gitrepo", "internal/layer", "pkg/plan/applier"}, "makes a commit of a difference and brings it to a branch; whose plan it was is not its business"},
@@ -50,12 +51,13 @@ var rules = []rule{
 	{"pkg/plan/executor", []string{"internal/isolate", "pkg/checkpoint", "pkg/events", "pkg/plan", "pkg/plan/patch"}, "runs steps in any sandbox; queues and claims are above it"},
 	{"pkg/client", []string{"pkg/api", "pkg/events", "pkg/plan"}, "the SDK must not bring the fleet into programs that only talk to it"},
 	{"internal/scheduler", []string{
-		"internal/kv", "internal/version", "pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/warmpool",
+		"internal/kv", "internal/parts", "internal/version",
+		"pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/plan/diff", "pkg/warmpool",
 	}, "decides and records; it runs nothing, and meets workers in pkg/events only"},
 	{"internal/worker", []string{
-		"internal/base", "internal/fault", "internal/gitcommit", "internal/gitrepo", "internal/isolate", "internal/kv", "internal/layer", "internal/shelf", "internal/statedir",
+		"internal/base", "internal/fault", "internal/gitcommit", "internal/gitrepo", "internal/isolate", "internal/kv", "internal/layer", "internal/parts", "internal/shelf", "internal/statedir",
 		"internal/version",
-		"pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/plan/applier", "pkg/plan/executor",
+		"pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/plan/applier", "pkg/plan/diff", "pkg/plan/executor",
 		"pkg/sandbox", "pkg/warmpool",
 	}, "composes what runs a plan, and meets schedulers in pkg/events only"},
 	{"internal/fleet", everything, "wires processes of the fleet together and is the only one that knows all of it"},
@@ -80,7 +82,7 @@ var outside = []struct {
 	{"github.com/jedib0t/go-pretty", []string{"cmd", "bench"}, "tables are for people"},
 	{"go.yaml.in/yaml", []string{"pkg/plan", "cmd", "internal/scheduler", "internal/worker", "internal/fleet"}, "files of people are read at the edge; no message is YAML"},
 	{"github.com/nats-io", []string{
-		"internal/natsboot", "internal/kv", "internal/scheduler", "internal/worker", "internal/fleet", "internal/daemon",
+		"internal/natsboot", "internal/kv", "internal/parts", "internal/scheduler", "internal/worker", "internal/fleet", "internal/daemon",
 		"pkg/events", "pkg/objectstore", "pkg/client", "cmd", "bench", "test",
 	}, "what makes, keeps, runs and applies files works without a server"},
 }

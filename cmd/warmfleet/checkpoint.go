@@ -20,10 +20,11 @@ func (a *app) checkpointCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use: "checkpoint", Aliases: []string{"cp"}, Short: "Look at checkpoints, go back to them, fork, export, verify them",
 		Example: `  warmfleet checkpoint ls --plan ID
+  warmfleet checkpoint diff ID --stat
   warmfleet checkpoint export ID | tar --xattrs -xpSf - -C dir
   warmfleet checkpoint rollback ID --worker w2`,
 	}
-	c.AddCommand(a.checkpointLs(), a.checkpointShow(), a.checkpointRollback(), a.checkpointFork(),
+	c.AddCommand(a.checkpointLs(), a.checkpointShow(), a.checkpointDiff(), a.checkpointRollback(), a.checkpointFork(),
 		a.checkpointExport(), a.checkpointVerify(), a.checkpointRm())
 	return c
 }

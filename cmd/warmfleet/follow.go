@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
 	"time"
@@ -136,17 +135,17 @@ func (a *app) show(ctx context.Context, h *handle, id string) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprint(a.stdout, diff)
+	_, err = diffWriter(a.stdout).Write(textOf(diff))
 	return err
 }
 
 // showDiff shows a difference that somebody is asked about: once, where stdout is read by
 // the same person.
-func (a *app) showDiff(diff string) {
+func (a *app) showDiff(diff []byte) {
 	if f, ok := a.stdout.(*os.File); ok && a.forPeople() && terminal(f) {
-		fmt.Fprint(a.stdout, diff)
+		diffWriter(a.stdout).Write(diff)
 		a.diffShown = true
 		return
 	}
-	fmt.Fprint(a.stderr, diff)
+	diffWriter(a.stderr).Write(diff)
 }

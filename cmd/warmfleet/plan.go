@@ -137,24 +137,6 @@ func portable(yes bool) string {
 	return ", only on its worker"
 }
 
-func (a *app) planDiff() *cobra.Command {
-	return &cobra.Command{
-		Use: "diff ID", Short: "Print what a plan changed", Args: args(1, "a plan id"),
-		RunE: func(c *cobra.Command, args []string) error {
-			if err := idArg("plan", args[0]); err != nil {
-				return err
-			}
-			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				diff, err := h.Diff(ctx, args[0])
-				if err != nil {
-					return h.explain(ctx, err, "show as a difference", "plan", args[0])
-				}
-				return a.printer().one(api.Diff{ID: args[0], Diff: diff}, args[0], func(w io.Writer) { io.WriteString(w, diff) })
-			})
-		},
-	}
-}
-
 // planChange is a verb that asks the API to change a plan.
 func (a *app) planChange(verb, short string, do func(*handle, context.Context, string) (api.Done, error)) *cobra.Command {
 	return &cobra.Command{

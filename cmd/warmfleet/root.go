@@ -66,10 +66,9 @@ checkpoints to go back to, and changes the original only when it is applied: who
 
 // unbuilt are the nouns and verbs of the product that this version does not have.
 var unbuilt = map[string][]string{
-	"warmfleet":            {"session", "pool", "image", "schedule", "dlq", "check", "schema", "config"},
-	"warmfleet plan":       {"retry", "artifacts"},
-	"warmfleet checkpoint": {"diff"},
-	"warmfleet worker":     {"drain", "resume"},
+	"warmfleet":        {"session", "pool", "image", "schedule", "dlq", "check", "schema", "config"},
+	"warmfleet plan":   {"retry", "artifacts"},
+	"warmfleet worker": {"drain", "resume"},
 }
 
 // requireVerb makes a noun without a known verb a usage error instead of a page of help.

@@ -278,7 +278,7 @@ func (a *app) decideApproval(ctx context.Context, h *handle, last events.Record,
 		if err != nil {
 			return last, err
 		}
-		a.showDiff(diff)
+		a.showDiff(textOf(diff))
 		yes, err := a.ask(ctx, "apply this?")
 		if err != nil {
 			return last, err

@@ -99,7 +99,7 @@ func TestLocal_PlanOutlivesTheProcess(t *testing.T) {
 		t.Fatalf("%s, %v, want it to await approval", r.Event.Kind(), err)
 	}
 	diff, err := c.Diff(ctx, id)
-	if err != nil || !strings.Contains(diff, "+two") {
+	if err != nil || !strings.Contains(diff.Diff, "+two") {
 		t.Errorf("difference %q, %v", diff, err)
 	}
 	shut(t, l)

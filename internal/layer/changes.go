@@ -24,29 +24,45 @@ func Changes(base, top Chain) ([]Change, error) {
 			return nil, fmt.Errorf("layer: compare chains: layer %d is %q in base and %q in top", i, base[i].ID, top[i].ID)
 		}
 	}
-	if len(base) == len(top) {
+	return Compare(base, top)
+}
+
+// Compare lists what differs between any two chains, as Changes does; an empty chain is a tree without even a root.
+// The cost follows what the layers above their common beginning hold: all of both trees where they have none.
+// Layers are the same if their ids are, or their stored names.
+func Compare(from, to Chain) ([]Change, error) {
+	shared := 0
+	for shared < min(len(from), len(to)) && sameLayer(from[shared], to[shared]) {
+		shared++
+	}
+	d := differ{base: NewTree(from), top: NewTree(to), baseOwn: len(from) - shared, topOwn: len(to) - shared}
+	if d.baseOwn == 0 && d.topOwn == 0 {
 		return nil, nil
 	}
-	d := differ{base: NewTree(base), top: NewTree(top), above: len(top) - len(base)}
-	if err := d.run(len(base) == 0); err != nil {
+	if err := d.run(len(from) == 0, len(to) == 0); err != nil {
 		return nil, fmt.Errorf("layer: compare chains: %w", err)
 	}
 	slices.SortFunc(d.found, func(a, b Change) int { return comparePaths(a.Path, b.Path) })
 	return d.found, nil
 }
 
+func sameLayer(a, b Layer) bool { return a.ID == b.ID || a.Name != "" && a.Name == b.Name }
+
 type differ struct {
-	base, top *Tree
-	above     int // layers of top that base does not have
-	found     []Change
+	base, top       *Tree
+	baseOwn, topOwn int // layers that only base has, and only top
+	found           []Change
 }
 
-func (d *differ) run(empty bool) error {
-	return d.top.in(".", func(t *merged) error {
-		if empty {
-			return d.name(nil, t, ".")
+func (d *differ) run(noBase, noTop bool) error {
+	within := func(t *Tree, absent bool, fn func(*merged) error) error {
+		if absent {
+			return fn(nil)
 		}
-		return d.base.in(".", func(b *merged) error { return d.name(b, t, ".") })
+		return t.in(".", fn)
+	}
+	return within(d.top, noTop, func(t *merged) error {
+		return within(d.base, noBase, func(b *merged) error { return d.name(b, t, ".") })
 	})
 }
 
@@ -67,7 +83,7 @@ func (d *differ) dir(b, t *merged) error {
 	return nil
 }
 
-// names are those that can differ: where the base shows through, only what the layers above it have.
+// names are those that can differ: where the same of the shared layers shows in both, only what the others have.
 func (d *differ) names(b, t *merged) ([]string, error) {
 	seen := map[string]bool{}
 	add := func(names []string, err error) error {
@@ -76,8 +92,9 @@ func (d *differ) names(b, t *merged) ([]string, error) {
 		}
 		return err
 	}
-	if b != nil && t != nil && d.through(b, t) {
-		for _, p := range t.parts[:len(t.parts)-len(b.parts)] {
+	if b != nil && t != nil && b.deeper(d.baseOwn) == t.deeper(d.topOwn) {
+		own := slices.Concat(b.parts[:len(b.parts)-b.deeper(d.baseOwn)], t.parts[:len(t.parts)-t.deeper(d.topOwn)])
+		for _, p := range own {
 			if err := add(p.f.names()); err != nil {
 				return nil, err
 			}
@@ -95,15 +112,16 @@ func (d *differ) names(b, t *merged) ([]string, error) {
 	return slices.Sorted(maps.Keys(seen)), nil
 }
 
-// through tells whether all of b shows in t.
-func (d *differ) through(b, t *merged) bool {
-	own := 0
-	for _, p := range t.parts {
-		if p.index < d.above {
-			own++
+// deeper counts the parts that come from below the top own layers of the chain. They are the last ones, and what
+// shows of the shared layers in a directory begins at the top of them, so equal counts are equal parts.
+func (d *merged) deeper(own int) int {
+	n := 0
+	for _, p := range d.parts {
+		if p.index >= own {
+			n++
 		}
 	}
-	return len(t.parts)-own == len(b.parts)
+	return n
 }
 
 func (d *differ) name(b, t *merged, name string) error {

@@ -108,7 +108,16 @@ func preparePrivate(dir string) error {
 	if err := unix.Access(dir, unix.W_OK|unix.X_OK); err != nil {
 		return fmt.Errorf("%s is not writable: %w", dir, err)
 	}
-	return nil
+	return hideFromGit(dir)
+}
+
+// hideFromGit keeps what is ours out of the status and the commits of a work tree that a new state directory lies in.
+func hideFromGit(dir string) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) > 0 {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, ".gitignore"), []byte("# everything here is warmfleet's own\n*\n"), 0o600)
 }
 
 // makePrivate takes the rights of others away, but only from a directory that is ours

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/warmfleet/warmfleet/internal/parts"
 	"github.com/warmfleet/warmfleet/internal/version"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
@@ -32,9 +32,6 @@ func timeoutOf(noun, verb string) time.Duration {
 	}
 	return apiTimeout
 }
-
-// headerRoom is what a message's headers may take of the server's limit, in bytes.
-const headerRoom = 1024
 
 // apiError is an error with its code for clients.
 type apiError struct {
@@ -102,29 +99,13 @@ func (e *endpoints) handle(ctx context.Context, h handler, bound serving) micro.
 			defer cancel()
 			reply, err := h(ctx, r.Data())
 			if err == nil {
-				err = respond(r, reply, int(bound.most()))
+				err = parts.Respond(r, reply, bound.most())
 			}
 			if err != nil {
 				r.Error(errorCode(err), err.Error(), nil)
 			}
 		})
 	})
-}
-
-// respond answers in as many messages as the limit on one asks for; each says how many they are.
-func respond(r micro.Request, reply any, most int) error {
-	b, err := json.Marshal(reply)
-	if err != nil {
-		return fmt.Errorf("scheduler: encode reply: %w", err)
-	}
-	size := max(most-headerRoom, headerRoom)
-	parts := slices.Collect(slices.Chunk(b, size))
-	for _, part := range parts {
-		if err := r.Respond(part, micro.WithHeaders(micro.Headers{api.HeaderParts: {strconv.Itoa(len(parts))}})); err != nil {
-			return fmt.Errorf("scheduler: reply: %w", err)
-		}
-	}
-	return nil
 }
 
 func errorCode(err error) string {

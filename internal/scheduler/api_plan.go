@@ -157,33 +157,3 @@ func (s *Scheduler) change(ctx context.Context, body []byte, do func(w *events.W
 	}
 	return api.Done{ID: req.ID, State: w.Fold().State}, nil
 }
-
-// planDiff gives the difference that was rendered when the steps had ended.
-func (s *Scheduler) planDiff(ctx context.Context, body []byte) (any, error) {
-	req, err := idOf(body)
-	if err != nil {
-		return nil, err
-	}
-	records, err := s.fleet.Log.Events(ctx, req.ID)
-	if err != nil {
-		return nil, err
-	}
-	for i := len(records) - 1; i >= 0; i-- {
-		cp := records[i].Event.Data.Checkpoint
-		if cp == nil || cp.Phase != events.PhasePostExecute {
-			continue
-		}
-		diff, err := s.diffOf(ctx, cp.ID)
-		return api.Diff{ID: req.ID, Diff: diff}, err
-	}
-	return nil, fail(api.CodeConflict, "plan %s: has no difference yet: its steps have not ended", req.ID)
-}
-
-func (s *Scheduler) diffOf(ctx context.Context, checkpointID string) (string, error) {
-	cp, err := checkpoint.Load(ctx, s.fleet.Checkpoints, checkpointID)
-	if err != nil {
-		return "", err
-	}
-	d, err := checkpoint.GetDelta(ctx, s.fleet.Store, cp.Delta)
-	return d.Diff, err
-}

@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
 
+	"github.com/warmfleet/warmfleet/internal/parts"
 	"github.com/warmfleet/warmfleet/internal/version"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
@@ -25,11 +26,12 @@ type endpoints struct {
 	service micro.Service
 	cancels *nats.Subscription
 	busy    sync.WaitGroup
+	most    func() int64 // the server's limit on a message, which it may change on a reconnect
 }
 
 // serve registers the worker's endpoints and listens for hints.
 func (w *Worker) serve(ctx context.Context) (*endpoints, error) {
-	a := &endpoints{}
+	a := &endpoints{most: w.fleet.Conn.MaxPayload}
 	svc, err := micro.AddService(w.fleet.Conn, micro.Config{
 		Name: "warmfleet-worker", Version: version.Semver(), Description: "a warmfleet worker",
 		Metadata:           map[string]string{"worker": w.cfg.Name, "host": w.cfg.HostID, "isolation": string(w.report.Rung)},
@@ -41,6 +43,7 @@ func (w *Worker) serve(ctx context.Context) (*endpoints, error) {
 	a.service = svc
 	for verb, handle := range map[string]func(context.Context, []byte) (any, error){
 		"status": w.apiStatus, "rollback": w.apiRollback, "fork": w.apiRollback, "store": w.apiStore,
+		"diff": w.apiDiff,
 	} {
 		err := svc.AddEndpoint(verb, a.handler(ctx, handle), micro.WithEndpointSubject(w.fleet.Subjects.Worker(w.cfg.Name, verb)))
 		if err != nil {
@@ -67,7 +70,7 @@ func (a *endpoints) handler(ctx context.Context, handle func(context.Context, []
 				respondError(r, err)
 				return
 			}
-			if err := r.RespondJSON(reply); err != nil { // as when it is larger than a message may be
+			if err := parts.Respond(r, reply, a.most()); err != nil {
 				respondError(r, fmt.Errorf("worker: reply of %s could not be sent: %w", r.Subject(), err))
 			}
 		})

@@ -267,3 +267,11 @@ func (t *target) head() string {
 	}
 	return t.info.Head
 }
+
+// lost is what of a path its base image could not keep.
+func (t *target) lost() []layer.Lost {
+	if t.index == nil {
+		return nil
+	}
+	return t.index.Lost()
+}

@@ -155,7 +155,7 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 	defer w.discard(sb)
 	fault.At("worker.sandbox")
 	w.cps.Adopt(sb, baseLayers)
-	pre, err := w.cps.CreateAs(ctx, a.start, sb, checkpoint.Checkpoint{PlanID: j.id, Phase: checkpoint.PreExecute})
+	pre, err := w.cps.CreateAs(ctx, a.start, sb, checkpoint.Checkpoint{PlanID: j.id, Phase: checkpoint.PreExecute, Lost: a.target.lost()})
 	if err != nil {
 		return err
 	}

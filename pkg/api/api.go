@@ -53,10 +53,35 @@ type Undo struct {
 	Undoing bool   `json:"undoing"`
 }
 
-// Diff is the rendered difference of a plan or checkpoint from its base.
+// Diff is the rendered difference of a plan from its base.
 type Diff struct {
-	ID   string `json:"id"`
-	Diff string `json:"diff"`
+	ID string `json:"id"`
+	// Diff is a unified diff, cut where it would be large. Where its bytes are not UTF-8 they are in Patch, and here replaced.
+	Diff  string `json:"diff"`
+	Patch []byte `json:"patch,omitempty"`
+	// Files describes every changed path: an array of what docs/formats.md calls a changed file.
+	Files json.RawMessage `json:"files,omitempty"`
+	// Checkpoint is the one that has all of it.
+	Checkpoint string `json:"checkpoint,omitempty"`
+}
+
+// CheckpointDiff asks a worker how one checkpoint differs from another, or from its base where From is "".
+type CheckpointDiff struct {
+	From string `json:"from,omitempty"`
+	To   string `json:"to"`
+	// Files asks for the description of every changed path, else for text.
+	Files bool `json:"files,omitempty"`
+	// After is the Next of the page before; "" begins.
+	After string `json:"after,omitempty"`
+}
+
+// DiffPage is a part of a difference of checkpoints.
+type DiffPage struct {
+	// Patch is text of whole files, in the order of their paths.
+	Patch []byte `json:"patch,omitempty"`
+	// Next is what the request for the next page has as After, "" at the end.
+	Next  string          `json:"next,omitempty"`
+	Files json.RawMessage `json:"files,omitempty"`
 }
 
 // CheckpointFilter selects checkpoints; empty fields select all.

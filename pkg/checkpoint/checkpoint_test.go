@@ -307,7 +307,7 @@ func TestManager_Describe(t *testing.T) {
 		t.Errorf("delta (-described +stored):\n%s", d)
 	}
 	for _, line := range []string{"-one", "+ONE", "+new", "-two"} {
-		if !strings.Contains(got.Diff, line+"\n") {
+		if !strings.Contains(string(got.Diff), line+"\n") {
 			t.Errorf("diff lacks %q:\n%s", line, got.Diff)
 		}
 	}

@@ -32,9 +32,13 @@ type Delta struct {
 	Changes []layer.Change `json:"changes"`
 	// Base holds the base's bytes of changed regular files within the limits.
 	Base map[layer.Path][]byte `json:"base,omitempty"`
-	// Diff is the rendered difference.
-	Diff string `json:"diff"`
+	// Diff is the rendered difference, cut where it would be large, and Notes what rendering found out about each change.
+	Diff  diff.Text   `json:"diff"`
+	Notes []diff.Note `json:"notes,omitempty"`
 }
+
+// Files describes the changes, with renames and counts of lines.
+func (d Delta) Files() []diff.File { return diff.Join(d.Changes, d.Notes) }
 
 // ReadBase collects the base's bytes of the changed files, within the limits.
 func ReadBase(base layer.Chain, changes []layer.Change) (map[layer.Path][]byte, error) {
@@ -141,11 +145,16 @@ func (m *Manager) Describe(ctx context.Context, id string) (Delta, error) {
 	if d.Base, err = ReadBase(base, changes); err != nil {
 		return Delta{}, err
 	}
-	rendered, err := diff.Render(ctx, diff.Request{Changes: changes, Base: layer.NewTree(base), Ours: layer.NewTree(l.chain)})
+	rendered, err := diff.Render(ctx, diff.Request{
+		Changes: changes, Base: layer.NewTree(base), Ours: layer.NewTree(l.chain), More: "warmfleet checkpoint diff " + id,
+	})
 	if err != nil {
 		return Delta{}, fmt.Errorf("checkpoint: render the difference of %q: %w", id, err)
 	}
-	d.Diff = string(rendered.Text)
+	d.Diff = diff.Text(rendered.Text)
+	for _, f := range rendered.Files {
+		d.Notes = append(d.Notes, f.Note)
+	}
 	name, err := PutDelta(ctx, m.cfg.Store, d)
 	if err != nil {
 		return Delta{}, err

@@ -142,8 +142,8 @@ func (m *Manager) Create(ctx context.Context, s Sandbox, planID string, phase Ph
 	return m.CreateAs(ctx, m.cfg.NewID(), s, Checkpoint{PlanID: planID, Phase: phase, Metadata: metadata})
 }
 
-// CreateAs takes a checkpoint under the given id; of want only PlanID, Phase and Metadata
-// are read. The sandbox's open layer is closed, except for PreExecute, which is a record
+// CreateAs takes a checkpoint under the given id; of want only PlanID, Phase, Metadata and Lost
+// are read, of which Lost is what the base did not keep. The sandbox's open layer is closed, except for PreExecute, which is a record
 // only since nothing changed yet. The checkpoint is local until Store made it portable.
 // An error means that no checkpoint was taken and the sandbox is as before.
 func (m *Manager) CreateAs(ctx context.Context, id string, s Sandbox, want Checkpoint) (Checkpoint, error) {
@@ -162,7 +162,7 @@ func (m *Manager) CreateAs(ctx context.Context, id string, s Sandbox, want Check
 	l := &local{base: min(t.base, len(chain)), chain: slices.Clone(chain)}
 	l.cp = Checkpoint{
 		ID: id, SandboxID: s.ID(), PlanID: want.PlanID, Phase: want.Phase, Worker: m.cfg.Worker,
-		CreatedAt: time.Now().UTC(), Metadata: maps.Clone(want.Metadata), Lost: lost(chain[l.base:]),
+		CreatedAt: time.Now().UTC(), Metadata: maps.Clone(want.Metadata), Lost: append(slices.Clone(want.Lost), lost(chain[l.base:])...),
 		Live: len(chain) > 0 && chain[0].Live,
 	}
 	if top := topID(chain); top != t.last {

@@ -87,9 +87,14 @@ func (c *Client) Cancel(ctx context.Context, id, by string) (api.Done, error) {
 }
 
 // Diff returns the rendered difference of a plan whose steps have ended.
-func (c *Client) Diff(ctx context.Context, id string) (string, error) {
-	d, err := call[api.Diff](ctx, c, "plan", "diff", api.ID{ID: id})
-	return d.Diff, err
+func (c *Client) Diff(ctx context.Context, id string) (api.Diff, error) {
+	return call[api.Diff](ctx, c, "plan", "diff", api.ID{ID: id})
+}
+
+// CheckpointDiff asks a worker for one page of how two checkpoints differ, which may take minutes where it has to fetch
+// their layers. An *Error of code api.CodeNotFound says that this worker cannot reach one of them.
+func (c *Client) CheckpointDiff(ctx context.Context, worker string, req api.CheckpointDiff) (api.DiffPage, error) {
+	return ask[api.DiffPage](ctx, c, c.subjects.Worker(worker, "diff"), req)
 }
 
 // Checkpoints returns checkpoints, oldest first.

@@ -61,7 +61,7 @@ func entries(t testing.TB, d dir) map[layer.Path]*layer.Entry {
 		if err != nil {
 			return err
 		}
-		e := &layer.Entry{Path: layer.Path(rel), Type: layer.Dir, Mode: uint32(fi.Mode().Perm())}
+		e := &layer.Entry{Path: layer.Path(rel), Type: layer.Dir, Mode: uint32(fi.Mode().Perm()), UID: layer.Self, GID: layer.Self}
 		switch fi.Mode().Type() {
 		case 0:
 			b, err := os.ReadFile(p)
@@ -83,11 +83,11 @@ func entries(t testing.TB, d dir) map[layer.Path]*layer.Entry {
 	return all
 }
 
-// render compares two directories.
-func render(t testing.TB, base, ours dir, limit int) Diff {
+// request asks for the difference of two directories.
+func request(t testing.TB, base, ours dir, limit int) Request {
 	t.Helper()
 	before, after := entries(t, base), entries(t, ours)
-	req := Request{Base: base, Ours: ours, Max: limit}
+	req := Request{Base: base, Ours: ours, Max: limit, More: "look here"}
 	for p, b := range before {
 		if !cmp.Equal(b, after[p]) {
 			req.Changes = append(req.Changes, layer.Change{Path: p, Before: b, After: after[p]})
@@ -98,7 +98,12 @@ func render(t testing.TB, base, ours dir, limit int) Diff {
 			req.Changes = append(req.Changes, layer.Change{Path: p, After: a})
 		}
 	}
-	d, err := Render(context.Background(), req)
+	return req
+}
+
+func render(t testing.TB, base, ours dir, limit int) Diff {
+	t.Helper()
+	d, err := Render(context.Background(), request(t, base, ours, limit))
 	must(t, err)
 	return d
 }
@@ -112,14 +117,58 @@ func sides(t testing.TB, base, ours string) (dir, dir) {
 }
 
 func TestRender_Text(t *testing.T) {
-	a, b := sides(t, `printf 'one\ntwo\nthree\n'>t; echo gone>gone; echo same>old; echo x>run; ln -s a l; printf 'a\0b'>bin; mkdir dir`,
-		`printf 'one\n2\nthree'>t; rm gone; mv old new; chmod 755 run; ln -sfn b l; printf 'a\0bc'>bin; : >empty; chmod 700 dir; mkfifo p`)
+	a, b := sides(t, `printf 'one\ntwo\nthree\n'>t; echo gone>gone; echo same>old; echo x>run; ln -s a l; printf 'a\0b'>bin
+		mkdir dir was left; seq 30 >moved; : >left/x; ln -s t swap; echo d >will; head -c 20000 /dev/zero >zeros`,
+		`printf 'one\n2\nthree'>t; rm gone; mv old new; chmod 755 run; ln -sfn b l; printf 'a\0bc'>bin; : >empty; chmod 700 dir; mkfifo p
+		rmdir was; mkdir bare full secret; chmod 700 secret; echo f >full/f; echo s >secret/s; rm -r left
+		sed -i s/7/seven/ moved; mv moved full/moved; rm swap; cp t swap; rm will; mkdir will; head -c 30000 /dev/zero >zeros`)
 	d := render(t, a, b, 0)
-	want := `diff --git a/bin b/bin
-Binary files a/bin and b/bin differ (3 -> 4 bytes)
+	want := `directory created: bare (mode 0755)
+diff --git a/bin b/bin
+Binary files a/bin and b/bin differ
+binary: 3 bytes -> 4 bytes
 directory changed: dir (mode 0755 -> 0700)
 diff --git a/empty b/empty
 new file mode 100644
+diff --git a/full/f b/full/f
+new file mode 100644
+--- /dev/null
++++ b/full/f
+@@ -0,0 +1,1 @@
++f
+diff --git a/moved b/full/moved
+similarity index 78%
+rename from moved
+rename to full/moved
+--- a/moved
++++ b/full/moved
+@@ -4,7 +4,7 @@
+ 4
+ 5
+ 6
+-7
++seven
+ 8
+ 9
+ 10
+@@ -14,7 +14,7 @@
+ 14
+ 15
+ 16
+-17
++1seven
+ 18
+ 19
+ 20
+@@ -24,7 +24,7 @@
+ 24
+ 25
+ 26
+-27
++2seven
+ 28
+ 29
+ 30
 diff --git a/gone b/gone
 deleted file mode 100644
 --- a/gone
@@ -134,6 +183,8 @@ diff --git a/l b/l
 \ No newline at end of file
 +b
 \ No newline at end of file
+diff --git a/left/x b/left/x
+deleted file mode 100644
 diff --git a/old b/new
 similarity index 100%
 rename from old
@@ -142,6 +193,29 @@ named pipe created: p (mode 0644)
 diff --git a/run b/run
 old mode 100644
 new mode 100755
+directory created: secret (mode 0700)
+diff --git a/secret/s b/secret/s
+new file mode 100644
+--- /dev/null
++++ b/secret/s
+@@ -0,0 +1,1 @@
++s
+diff --git a/swap b/swap
+deleted file mode 120000
+--- a/swap
++++ /dev/null
+@@ -1,1 +0,0 @@
+-t
+\ No newline at end of file
+diff --git a/swap b/swap
+new file mode 100644
+--- /dev/null
++++ b/swap
+@@ -0,0 +1,3 @@
++one
++2
++three
+\ No newline at end of file
 diff --git a/t b/t
 --- a/t
 +++ b/t
@@ -152,23 +226,49 @@ diff --git a/t b/t
 +2
 +three
 \ No newline at end of file
+directory deleted: was
+diff --git a/will b/will
+deleted file mode 100644
+--- a/will
++++ /dev/null
+@@ -1,1 +0,0 @@
+-d
+directory created: will (mode 0755)
+diff --git a/zeros b/zeros
+Binary files a/zeros and b/zeros differ
+binary: 20000 bytes (19.5 KiB) -> 30000 bytes (29.3 KiB)
 `
 	if diff := cmp.Diff(want, string(d.Text)); diff != "" {
 		t.Errorf("text: (-want +got)\n%s", diff)
 	}
-	stat := ` bin | modified, binary 3 -> 4 bytes
- dir | modified
- empty | added
- gone | deleted +0 -1
- l | modified +1 -1
- old => new | renamed
- p | added
- run | modified
- t | modified +2 -2
- 9 changed, 3 insertions(+), 4 deletions(-)
+	stat := ` bare                | directory added
+ bin                 | Bin 3 -> 4 bytes
+ dir                 | mode 0755 -> 0700
+ empty               | empty file added
+ full/f              |    1 +
+ moved => full/moved |    6 +++---
+ gone                |    1 -
+ l                   |    2 +-
+ left/x              | empty file deleted
+ old => new          | renamed
+ p                   | fifo added
+ run                 | mode 0644 -> 0755
+ secret              | directory added
+ secret/s            |    1 +
+ swap                |    4 +++-
+ t                   |    4 ++--
+ was                 | directory deleted
+ will                |    1 -
+ zeros               | Bin 20000 -> 30000 bytes
+ 19 paths changed, 11 insertions(+), 9 deletions(-)
 `
-	if diff := cmp.Diff(stat, d.Stat()); diff != "" {
+	if diff := cmp.Diff(stat, Stat(d.Files)); diff != "" {
 		t.Errorf("stat: (-want +got)\n%s", diff)
+	}
+	status := "A\tbare\nM\tbin\nM\tdir\nA\tempty\nA\tfull/f\nR078\tmoved\tfull/moved\nD\tgone\nM\tl\nD\tleft/x\nR100\told\tnew\nA\tp\n" +
+		"M\trun\nA\tsecret\nA\tsecret/s\nT\tswap\nM\tt\nD\twas\nT\twill\nM\tzeros\n"
+	if diff := cmp.Diff(status, NameStatus(d.Files)); diff != "" {
+		t.Errorf("name-status: (-want +got)\n%s", diff)
 	}
 }
 
@@ -215,21 +315,57 @@ func TestQuote_AsGit(t *testing.T) {
 }
 
 func TestRender_Bounded(t *testing.T) {
-	a, b := sides(t, `for i in $(seq 100 130); do seq 2000 >f$i; done`, `for i in $(seq 100 130); do seq 3 3000 >f$i; done; seq 200000 >huge`)
+	a, b := sides(t, `for i in $(seq 100 130); do seq 2000 >f$i; done`, `for i in $(seq 100 130); do seq 3 3000 >f$i; done; seq 200000 >huge; echo last >z`)
 	whole := render(t, a, b, 0)
-	if whole.Truncated || !bytes.Contains(whole.Text, []byte("huge differ, too large to show (0 -> 1288895 bytes)")) {
+	if whole.Truncated || !bytes.Contains(whole.Text, []byte("Binary files /dev/null and b/huge differ\ntoo large to show: 1288895 bytes (1.2 MiB)\n")) {
 		t.Errorf("truncated: got %t, and the text lacks the large file", whole.Truncated)
 	}
-	const limit = 20000
+	const limit = 30000
 	d := render(t, a, b, limit)
 	if !d.Truncated || len(d.Text) > limit || len(d.Text) < limit/2 {
 		t.Errorf("got %d bytes, truncated %t, want at most %d", len(d.Text), d.Truncated, limit)
 	}
-	if !bytes.HasSuffix(d.Text, []byte("[diff truncated at 20000 bytes: 4 of 32 changed paths shown]\n")) {
-		t.Errorf("marker: got %q", d.Text[len(d.Text)-100:])
+	text, note, _ := bytes.Cut(d.Text, []byte("[diff cut: "))
+	shown := bytes.Count(text, []byte("diff --git "))
+	want := fmt.Sprintf("%d of 33 changed paths left out, %d insertions(+), %d deletions(-)]\n[left out: f103, +1000 -2]\n", 33-shown, (33-shown)*1000, (33-shown)*2)
+	if !strings.HasPrefix(string(note), want) || !strings.HasSuffix(string(note), " more]\n[to see all: look here]\n") {
+		t.Errorf("note: got %s, want %s...", note, want)
+	}
+	if !bytes.HasSuffix(text, []byte("+last\n")) {
+		t.Error("what still fits behind something left out is not shown")
+	}
+	omitted := func(f File) bool { return f.Omitted }
+	if got := len(slices.DeleteFunc(slices.Clone(d.Files), omitted)); got != shown {
+		t.Errorf("got %d files that are not omitted, want the %d of the text", got, shown)
 	}
 	if !slices.EqualFunc(d.Files, whole.Files, func(x, y File) bool { return x.Path == y.Path }) {
 		t.Error("a path is missing in the summary")
+	}
+}
+
+// Pages joined are the whole text, whatever their size.
+func TestSet_PagesAreTheText(t *testing.T) {
+	a, b := sides(t, `for i in $(seq 100 130); do seq 200 >f$i; done`, `for i in $(seq 100 130); do seq 3 300 >f$i; done; mv f101 g101; rm f102; ln -s x f102`)
+	want := render(t, a, b, 1<<20)
+	s, err := New(context.Background(), request(t, a, b, 0))
+	must(t, err)
+	files, err := s.Files(context.Background())
+	must(t, err)
+	if diff := cmp.Diff(want.Files, files); diff != "" {
+		t.Errorf("files: (-rendered +listed)\n%s", diff)
+	}
+	for _, limit := range []int{1, 5000, 1 << 20} {
+		var got []byte
+		pages := 0
+		for next := layer.Path(""); pages == 0 || next != ""; pages++ {
+			var text []byte
+			text, next, err = s.Page(context.Background(), next, limit)
+			must(t, err)
+			got = append(got, text...)
+		}
+		if !bytes.Equal(got, want.Text) {
+			t.Errorf("limit %d: %d pages are %d bytes, want the %d of the text", limit, pages, len(got), len(want.Text))
+		}
 	}
 }
 

@@ -1,0 +1,35 @@
+// Package parts answers requests of micro services in as many messages as the server's limit on one asks for.
+//
+// It must not know what is answered. Package client joins the messages.
+package parts
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"github.com/nats-io/nats.go/micro"
+
+	"github.com/warmfleet/warmfleet/pkg/api"
+)
+
+// headerRoom is what a message's headers may take of the server's limit, in bytes.
+const headerRoom = 1024
+
+// Respond answers with reply as JSON. Each message says in api.HeaderParts how many they are; most is the server's limit
+// on one, in bytes. On an error that is about the reply itself nothing was sent.
+func Respond(r micro.Request, reply any, most int64) error {
+	b, err := json.Marshal(reply)
+	if err != nil {
+		return fmt.Errorf("parts: encode reply: %w", err)
+	}
+	size := max(int(most)-headerRoom, headerRoom)
+	all := slices.Collect(slices.Chunk(b, size))
+	for _, part := range all {
+		if err := r.Respond(part, micro.WithHeaders(micro.Headers{api.HeaderParts: {strconv.Itoa(len(all))}})); err != nil {
+			return fmt.Errorf("parts: reply: %w", err)
+		}
+	}
+	return nil
+}
