@@ -73,6 +73,9 @@ func decodeJournal(b []byte) (*journal, error) {
 	if j.Version != journalVersion && j.Version != extrasVersion {
 		return nil, fmt.Errorf("applier: journal of version %d: %w", j.Version, ErrJournal)
 	}
+	if !plainName(j.Plan) {
+		return nil, fmt.Errorf("applier: journal of plan %q, which is no file name: %w", j.Plan, ErrJournal)
+	}
 	for i := range j.Ops {
 		if err := j.Ops[i].valid(); err != nil {
 			return nil, err
@@ -85,7 +88,8 @@ func (o *op) valid() error {
 	needsOld, needsNew := o.Kind != opPut, o.staged() || o.Kind == opMeta
 	switch o.Kind {
 	case opPut, opSwap, opRemove, opRmdir, opMeta:
-		if (o.Old != nil || !needsOld) && (o.New != nil || !needsNew) && o.Slot != "" {
+		complete := (o.Old != nil || !needsOld) && (o.New != nil || !needsNew)
+		if complete && plainName(o.Slot) && (o.Path == "." && o.Kind == opMeta || cleanPath(o.Path)) {
 			return nil
 		}
 	}

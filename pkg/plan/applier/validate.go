@@ -12,8 +12,8 @@ const maxPlan = 200
 
 // validate refuses what no layer produces, before anything is looked up.
 func validate(req Request) error {
-	if p := req.Plan; p == "" || len(p) > maxPlan || p[0] == '.' || strings.ContainsAny(p, "/\x00") {
-		return fmt.Errorf("applier: plan %q is no file name: %w", p, ErrInvalid)
+	if !plainName(req.Plan) {
+		return fmt.Errorf("applier: plan %q is no file name: %w", req.Plan, ErrInvalid)
 	}
 	seen := make(map[layer.Path]bool, len(req.Changes))
 	for i := range req.Changes {
@@ -29,6 +29,21 @@ func validate(req Request) error {
 	return nil
 }
 
+// plainName tells whether a plan's name can be the beginning of a file's.
+func plainName(s string) bool {
+	return s != "" && len(s) <= maxPlan && s[0] != '.' && !strings.ContainsAny(s, "/\x00")
+}
+
+// cleanPath tells whether p stays below the root it is looked up in.
+func cleanPath(p layer.Path) bool {
+	for name := range strings.SplitSeq(string(p), "/") {
+		if name == "" || name == "." || name == ".." || strings.ContainsRune(name, 0) {
+			return false
+		}
+	}
+	return true
+}
+
 func invalid(ch *layer.Change) string {
 	if ch.Path == "." {
 		if ch.Before == nil || ch.After == nil || ch.Before.Type != layer.Dir || ch.After.Type != layer.Dir {
@@ -36,10 +51,8 @@ func invalid(ch *layer.Change) string {
 		}
 		return ""
 	}
-	for name := range strings.SplitSeq(string(ch.Path), "/") {
-		if name == "" || name == "." || name == ".." || strings.ContainsRune(name, 0) {
-			return "path is not clean"
-		}
+	if !cleanPath(ch.Path) {
+		return "path is not clean"
 	}
 	if ch.Before == nil && ch.After == nil {
 		return "neither side exists"
