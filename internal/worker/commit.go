@@ -36,7 +36,7 @@ func (c *committing) take(ctx context.Context) (done bool, err error) {
 }
 
 func (c *committing) conflict(ctx context.Context, found []applier.Conflict) error {
-	return c.j.end(ctx, events.TypeConflict, events.Data{Conflicts: conflicts(found), Code: "conflict", Error: summary(found)})
+	return c.j.conflict(ctx, events.TypeConflict, events.Data{Code: "conflict", Error: summary(found)}, found)
 }
 
 // applied records what was made, which may be nothing.
@@ -225,11 +225,11 @@ func (c *committing) write(ctx context.Context, s *applier.Session, repo *gitcom
 	if err := repo.Keep(ctx, c.shop, to.made); err != nil {
 		return err
 	}
-	pre, err := c.w.preApply(ctx, c.j, s, preview)
-	if err != nil {
+	if err := s.Stage(ctx, preview); err != nil {
 		return err
 	}
-	if err := s.Stage(ctx, preview); err != nil {
+	pre, err := c.w.preApply(ctx, c.j, s, preview)
+	if err != nil {
 		return err
 	}
 	if err := c.intend(ctx, to.made, to.branch, executor.Ref(pre, len(c.j.plan.Steps))); err != nil {
