@@ -60,8 +60,8 @@ func (s *Scheduler) undoable(ctx context.Context, id string, f events.Fold) erro
 	if err != nil {
 		return err
 	}
-	if p.Commit != nil {
-		return fail(api.CodeConflict, "plan %s: it made a commit, which git takes back: git revert <id of the commit>", id)
+	if p.Commit != nil || p.Resource != nil && p.Resource.Repo != "" {
+		return fail(api.CodeConflict, "plan %s: it made a commit, which git takes back: git revert the one that warmfleet plan show %s names", id, id)
 	}
 	cp, err := undoFrom(id, f)
 	if err != nil {
