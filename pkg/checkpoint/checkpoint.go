@@ -39,7 +39,7 @@ var (
 	// ErrMissingLayer: a layer is neither in the cache nor in the object store.
 	ErrMissingLayer = errors.New("checkpoint: layer missing")
 	// ErrBadLayer: a stored layer is not what the record or its name says; nothing of it is used.
-	ErrBadLayer = errors.New("checkpoint: layer is bad in the store")
+	ErrBadLayer = errors.New("checkpoint: layer is corrupt in the store")
 	// ErrBudget: the layers of a plan would take more than a plan may store.
 	ErrBudget = errors.New("checkpoint: plan stores too much")
 )
