@@ -82,7 +82,7 @@ func manyFiles(t *testing.T, c *cluster, dir string) {
 		t.Errorf("changed %d paths, want %d", n, manyCount+1)
 	}
 	diff := c.do(t, "warmfleet", "plan", "diff", id)
-	if shown := strings.Count("\n"+diff, "\ndiff --git "); shown < 1000 || !strings.Contains(diff, fmt.Sprintf("\n[diff cut: %d of %d changed paths left out", manyCount-shown, manyCount)) { // the directory shows in its files
+	if shown := strings.Count("\n"+diff, "\ndiff --git "); shown < 1000 || !strings.Contains(diff, fmt.Sprintf("\n[diff cut: %d of %d changed paths left out", manyCount-shown, manyCount+1)) { // the directory shows in its files
 		t.Errorf("the diff shows %d files and ends with %q, want a note on the rest", shown, tail(diff, 100))
 	}
 	c.do(t, "warmfleet", "plan", "reject", id)
