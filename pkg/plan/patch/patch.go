@@ -5,7 +5,7 @@
 // nothing at all. The package is pure: it gets the files as they are from its caller and returns them as they are to
 // be. It must not know sandboxes, plans or where files are kept.
 //
-// Headers, hunks and binary data are read by go-gitdiff; see docs/adr/0010-diff-parser.md.
+// Headers, hunks and binary data are read by go-gitdiff; see docs/adr/0008-diff-parser.md.
 package patch
 
 import (
