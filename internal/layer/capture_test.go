@@ -189,7 +189,7 @@ func TestCache_CaptureCaseB3VanishingFiles(t *testing.T) {
 		idx   *Index
 		chain Chain
 	)
-	for range 30 {
+	for range 12 {
 		l, now, changed, err := c.Capture(context.Background(), dir, idx)
 		if err != nil {
 			t.Error(err)

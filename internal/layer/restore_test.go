@@ -57,6 +57,7 @@ func TestCache_RestoreMirrors(t *testing.T) {
 	for name, spoil := range tests {
 		for _, known := range []bool{true, false} {
 			t.Run(name+map[bool]string{true: "/Index", false: "/NoIndex"}[known], func(t *testing.T) {
+				t.Parallel()
 				c, dir, want := openTestCache(t, testOptions(t)), scratch(t), scratch(t)
 				seed(t, dir)
 				l, idx, _, err := c.Capture(context.Background(), dir, nil)

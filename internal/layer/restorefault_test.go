@@ -127,28 +127,38 @@ func TestCache_RestoreThatIsKilledIsCompleted(t *testing.T) {
 		restoreAndDie(t, job)
 		return
 	}
-	for die := 0; ; die++ {
-		dir, c, l, idx := changedTree(t)
-		want := scratch(t)
-		_, err := c.Restore(context.Background(), want, nil, Chain{l})
-		must(t, err)
-		file := filepath.Join(scratch(t), "index")
-		var b bytes.Buffer
-		must(t, idx.Encode(&b))
-		must(t, os.WriteFile(file, b.Bytes(), 0o600))
-		cmd := exec.Command(must1(os.Executable()), "-test.run=^TestCache_RestoreThatIsKilledIsCompleted$")
-		cmd.Env = append(os.Environ(), killedRestore+"="+strings.Join([]string{strconv.Itoa(die), dir, c.dir, l.ID, file}, "\n"), "GORACE=atexit_sleep_ms=0")
-		out, err := cmd.CombinedOutput()
-		if err != nil && cmd.ProcessState.Sys() != nil && !strings.Contains(err.Error(), "killed") {
-			t.Fatalf("step %d: %v\n%s", die, err, out)
-		}
-		_, again := c.Restore(context.Background(), dir, idx, Chain{l})
-		must(t, again)
-		layertest.Compare(t, dir, want, layertest.Options{})
-		if err == nil {
-			break // it came to its end
-		}
+	dir, c, l, idx := changedTree(t)
+	steps := 0
+	c.opt.Hook = func(string) error { steps++; return nil }
+	_, err := c.Restore(context.Background(), dir, idx, Chain{l})
+	must(t, err)
+	for die := range steps + 1 {
+		t.Run("Step"+strconv.Itoa(die), func(t *testing.T) {
+			t.Parallel()
+			killedRestoreIsCompleted(t, die, die < steps)
+		})
 	}
+}
+
+// killedRestoreIsCompleted runs a restore in a process that kills itself before a step, if it has so many.
+func killedRestoreIsCompleted(t *testing.T, die int, dies bool) {
+	dir, c, l, idx := changedTree(t)
+	want := scratch(t)
+	_, err := c.Restore(context.Background(), want, nil, Chain{l})
+	must(t, err)
+	file := filepath.Join(scratch(t), "index")
+	var b bytes.Buffer
+	must(t, idx.Encode(&b))
+	must(t, os.WriteFile(file, b.Bytes(), 0o600))
+	cmd := exec.Command(must1(os.Executable()), "-test.run=^TestCache_RestoreThatIsKilledIsCompleted$")
+	cmd.Env = append(os.Environ(), killedRestore+"="+strings.Join([]string{strconv.Itoa(die), dir, c.dir, l.ID, file}, "\n"), "GORACE=atexit_sleep_ms=0")
+	out, err := cmd.CombinedOutput()
+	if killed := err != nil && strings.Contains(err.Error(), "killed"); killed != dies || err != nil && !killed {
+		t.Fatalf("the restore ended with %v, want it killed: %v\n%s", err, dies, out)
+	}
+	_, err = c.Restore(context.Background(), dir, idx, Chain{l})
+	must(t, err)
+	layertest.Compare(t, dir, want, layertest.Options{})
 }
 
 func restoreAndDie(t *testing.T, job string) {
