@@ -42,9 +42,6 @@ type Info struct {
 	Modified, Untracked int
 }
 
-// Dirty tells whether there is uncommitted work.
-func (i Info) Dirty() bool { return i.Modified+i.Untracked > 0 }
-
 // Inspect describes a path. It changes nothing, not even the index's cached times, and runs no
 // filter. A repository that belongs to another user is read like one's own.
 func (g Git) Inspect(ctx context.Context, path string) (Info, error) {

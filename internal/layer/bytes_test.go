@@ -50,7 +50,7 @@ func TestCache_LinkTextIsBytes(t *testing.T) {
 	l, idx, _, err := c.Capture(context.Background(), dir, nil)
 	must(t, err)
 	var packed, index bytes.Buffer
-	p, err := c.Pack(context.Background(), l, &packed)
+	p, err := c.Pack(context.Background(), nil, l, &packed)
 	must(t, err)
 	must(t, idx.Encode(&index))
 	again, err := DecodeIndex(&index)
@@ -59,7 +59,7 @@ func TestCache_LinkTextIsBytes(t *testing.T) {
 		t.Fatalf("capture by a stored index: changed %v, %v", changed, err)
 	}
 	other := openTestCache(t, testOptions(t))
-	l, err = other.Unpack(context.Background(), p.Name, &packed)
+	l, err = other.Unpack(context.Background(), nil, p.Name, &packed)
 	must(t, err)
 	changes, err := Changes(nil, Chain{l})
 	must(t, err)

@@ -115,6 +115,7 @@ func found(t *testing.T, from, to layer.Chain) []layer.Change {
 
 // What two branches of a chain differ in is what their whole trees differ in.
 func TestCompare_BranchesLikeWholeTrees(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(25) {
 		b := newCompareBed(t, seed)
 		var shared layer.Chain

@@ -82,6 +82,7 @@ func tarNames(t testing.TB, b []byte) []string {
 }
 
 func TestExport_MergesLayers(t *testing.T) {
+	t.Parallel()
 	root := dirSpec(".", 0o755)
 	opaque := func(p Path) tarSpec { return dirSpec(p, 0o700).with(func(s *tarSpec) { s.Opaque = true }) }
 	for name, tc := range map[string]struct {

@@ -57,7 +57,7 @@ func TestCache_UnpackSaysWhatAnOrdinaryUserLoses(t *testing.T) {
 		tarHeader{name: "theirs", flag: flagFile, mode: 0o4755, uid: 7, gid: 8, records: rec(recUID, "7", recGID, "8")})
 	name, packed := storedAs(t, tar)
 	c := openTestCache(t, testOptions(t))
-	l, err := c.Unpack(context.Background(), name, bytes.NewReader(packed))
+	l, err := c.Unpack(context.Background(), nil, name, bytes.NewReader(packed))
 	must(t, err)
 	var want []Lost
 	if os.Getuid() != 0 {

@@ -88,7 +88,7 @@ func modelDrivers(t *testing.T) []modeltest.Driver {
 	mounted := func(trusted bool) func(View, modeltest.Job) (modeltest.Report, error) {
 		return func(v View, job modeltest.Job) (modeltest.Report, error) {
 			m := v.Mount()
-			return modeltest.InOverlay(job, modeltest.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Trusted: trusted})
+			return modeltest.InOverlay(job, layertest.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Trusted: trusted})
 		}
 	}
 	with := func(d Driver) func(*modelWorld, Chain) (View, error) {
@@ -104,7 +104,7 @@ func modelDrivers(t *testing.T) []modeltest.Driver {
 			name: "OverlayUser", opt: user, open: overlay, run: mounted(false), lax: true,
 			ignore: layertest.Options{NoOwners: true, NoLinks: true}, profile: modeltest.Profile{Setuid: true},
 			plain: func(job modeltest.Job) (modeltest.Report, error) {
-				return modeltest.Process(job, modeltest.OverlayProcess(false))
+				return modeltest.Process(job, layertest.Namespaces(false))
 			},
 		},
 		{

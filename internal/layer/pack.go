@@ -27,21 +27,13 @@ type Packed struct {
 }
 
 // Pack writes the stored form of a layer to w and records its name in the cache. The same tree gives the same
-// bytes on every worker that runs the same build, and the same name with any. What was
-// written is decoded again while it is being written; on any error w holds nothing of use. A layer
-// that already has a name and no longer packs to it is ErrCorrupt, one that no worker would unpack is ErrLimit.
-func (c *Cache) Pack(ctx context.Context, l Layer, w io.Writer) (Packed, error) {
-	return c.PackOn(ctx, nil, l, w)
-}
-
-// PackOn is Pack for a layer on those below it. Of a large file that was changed in place it stores the parts that
-// changed; unpacking needs the same layers then, or others that show the same.
-func (c *Cache) PackOn(ctx context.Context, below Chain, l Layer, w io.Writer) (Packed, error) {
-	var tree *Tree
-	if len(below) > 0 {
-		tree = NewTree(below)
-	}
-	p, err := c.pack(ctx, tree, l, w)
+// bytes on every worker that runs the same build, and the same name with any.
+// What was written is decoded again while it is being written; on any error w holds nothing of use. Of a large file that was
+// changed in place it stores what differs from below, the layers that l lies on; unpacking needs the same
+// layers then, or others that show the same. Without below it stores files whole. A layer that already has a name and no longer packs to it is
+// ErrCorrupt, one that no worker would unpack is ErrLimit.
+func (c *Cache) Pack(ctx context.Context, below Chain, l Layer, w io.Writer) (Packed, error) {
+	p, err := c.pack(ctx, NewTree(below), l, w)
 	if err != nil {
 		return Packed{}, fmt.Errorf("layer: pack %q: %w", l.ID, err)
 	}
@@ -157,7 +149,7 @@ func writeTar(ctx context.Context, p packing, m layerMeta) error {
 // packing writes the entries of a layer directory.
 type packing struct {
 	t     *tarWriter
-	below *Tree // nil if it is not known
+	below *Tree
 	opt   Options
 	root  *folder
 	// parent is the directory at, which the last file was read from.

@@ -26,7 +26,7 @@ func TestCache_PackUnpackRoundTrip(t *testing.T) {
 		t.Fatalf("the tree to start from has %d entries, want %d", len(want), len(oddTree()))
 	}
 	p, packed := mustPack(t, from, l)
-	got, err := to.Unpack(context.Background(), p.Name, bytes.NewReader(packed))
+	got, err := to.Unpack(context.Background(), nil, p.Name, bytes.NewReader(packed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,6 +47,7 @@ func TestCache_PackUnpackRoundTrip(t *testing.T) {
 }
 
 func TestCache_PackIsTheSameWhateverTheOrderOfMaking(t *testing.T) {
+	t.Parallel()
 	var want Packed
 	var wantBytes []byte
 	for seed := range uint64(4) {
@@ -167,6 +168,7 @@ func TestCache_PackIsListedByTar(t *testing.T) {
 }
 
 func TestCache_PackOfManyHolesStaysReadable(t *testing.T) {
+	t.Parallel()
 	const step, count = 8192, maxSegments + 100
 	segs := make([]segment, count)
 	for i := range segs {
@@ -177,7 +179,7 @@ func TestCache_PackOfManyHolesStaysReadable(t *testing.T) {
 		s.Size, s.Segs = count*step, segs
 	})})
 	p, packed := mustPack(t, c, l)
-	got, err := newTarCache(t).Unpack(context.Background(), p.Name, bytes.NewReader(packed))
+	got, err := newTarCache(t).Unpack(context.Background(), nil, p.Name, bytes.NewReader(packed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,13 +213,13 @@ func TestCache_PackFailsWithTheWriter(t *testing.T) {
 	}
 	l := mustLayer(t, c, []tarSpec{dirSpec(".", 0o755), fileSpec("f", string(noise))})
 	for _, after := range []int{0, 1000, 1 << 20, 8 << 20} {
-		if _, err := c.Pack(context.Background(), l, &failingWriter{left: after}); !errors.Is(err, errTarTest) {
+		if _, err := c.Pack(context.Background(), nil, l, &failingWriter{left: after}); !errors.Is(err, errTarTest) {
 			t.Errorf("a writer that fails after %d bytes: %v, want its error", after, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := c.Pack(ctx, l, io.Discard); !errors.Is(err, context.Canceled) {
+	if _, err := c.Pack(ctx, nil, l, io.Discard); !errors.Is(err, context.Canceled) {
 		t.Errorf("Pack with an ended context: %v", err)
 	}
 	if l, err := c.Get(l.ID); err != nil || l.Name != "" {
@@ -232,13 +234,13 @@ func TestCache_PackOfChangedLayerIsCorrupt(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(l.Dir, "f"), []byte("y"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Pack(context.Background(), l, io.Discard); !errors.Is(err, ErrCorrupt) {
+	if _, err := c.Pack(context.Background(), nil, l, io.Discard); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("Pack of a changed layer: %v, want ErrCorrupt", err)
 	}
 }
 
 func TestCache_PackOfUnknownLayer(t *testing.T) {
-	if _, err := newTarCache(t).Pack(context.Background(), Layer{ID: "none"}, io.Discard); err == nil {
+	if _, err := newTarCache(t).Pack(context.Background(), nil, Layer{ID: "none"}, io.Discard); err == nil {
 		t.Error("Pack of a layer that is not there succeeded")
 	}
 }

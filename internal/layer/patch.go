@@ -131,11 +131,8 @@ func (c patchedContent) writeTo(f *os.File) error {
 	return c.segmentContent.writeTo(f)
 }
 
-// fileBelow opens the regular file p of a tree; nil if p is none, or there is no tree.
+// fileBelow opens the regular file p of a tree; nil if p is none.
 func fileBelow(t *Tree, p Path) (*os.File, error) {
-	if t == nil {
-		return nil, nil
-	}
 	e, err := t.Lookup(p)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && e.Type != File {
 		return nil, nil

@@ -48,9 +48,9 @@ func (p *patched) keep() int64 {
 		return 0
 	}
 	var b bytes.Buffer
-	packed, err := p.from.PackOn(ctx, p.chain, l, &b)
+	packed, err := p.from.Pack(ctx, p.chain, l, &b)
 	must(p.t, err)
-	arrived, err := p.to.UnpackOn(ctx, p.arrived, packed.Name, bytes.NewReader(b.Bytes()))
+	arrived, err := p.to.Unpack(ctx, p.arrived, packed.Name, bytes.NewReader(b.Bytes()))
 	must(p.t, err)
 	p.chain, p.arrived = append(p.chain, l), append(p.arrived, arrived)
 	p.sources = append(p.sources, Source{Name: packed.Name, Open: func() (io.ReadCloser, error) {
@@ -92,6 +92,7 @@ func writeAt(t testing.TB, name string, b []byte, off int64) {
 
 // A large file costs what changed in it, and comes back whole.
 func TestPatch_CostsWhatChanged(t *testing.T) {
+	t.Parallel()
 	p := newPatched(t)
 	big := filepath.Join(p.dir, "big")
 	writeAt(t, big, noise(1, 16<<20), 0)
@@ -139,6 +140,7 @@ func TestPatch_CostsWhatChanged(t *testing.T) {
 
 // Whatever is done to large files with holes and aliases, what arrives is what was there.
 func TestPatch_RandomChanges(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
@@ -204,7 +206,7 @@ func TestPatch_NotBelowOpaque(t *testing.T) {
 	top := mustLayer(t, c, []tarSpec{dir("d", true), dir("d/e", true), file("d/e/big", changed), file("f", changed)})
 	below, first := mustPack(t, c, base)
 	var second bytes.Buffer
-	packed, err := c.PackOn(context.Background(), Chain{base}, top, &second)
+	packed, err := c.Pack(context.Background(), Chain{base}, top, &second)
 	must(t, err)
 	var patches []Path
 	_, err = readTar(context.Background(), tarInput{R: bytes.NewReader(second.Bytes())}, func(e *tarEntry, _ io.Reader) error {
@@ -238,7 +240,7 @@ func TestPatch_RefusedOnOtherLayers(t *testing.T) {
 	for what, below := range map[string]Chain{"none": nil, "another file": other.chain, "an empty layer": {mustLayer(t, newTarCache(t), nil)}} {
 		r, err := top.Open()
 		must(t, err)
-		if _, err := c.UnpackOn(context.Background(), below, top.Name, r); !errors.Is(err, ErrCorrupt) {
+		if _, err := c.Unpack(context.Background(), below, top.Name, r); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("on %s: got %v, want ErrCorrupt", what, err)
 		}
 		if left, err := os.ReadDir(c.staging); err != nil || len(left) > 0 {

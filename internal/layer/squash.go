@@ -178,19 +178,19 @@ func (q *squasher) metaOf(t *Tree) (Meta, error) {
 // long before that every look-up of a name that is in none of them gets slow.
 const maxLowers = 128
 
-// fold stands for the layers of a long chain above its lowest one, in the mounts of one view.
-type fold struct {
+// squashed stands for the layers of a long chain above its lowest one, in the mounts of one view.
+type squashed struct {
 	ids   []string // of the layers it stands for, and of the one below
 	layer Layer
 	stage *Staged
 }
 
-// of tells whether chain begins with what the fold stands for.
-func (f *fold) of(chain Chain) bool {
-	if f == nil || len(chain) < len(f.ids) {
+// of tells whether chain begins with what it stands for.
+func (q *squashed) of(chain Chain) bool {
+	if q == nil || len(chain) < len(q.ids) {
 		return false
 	}
-	for i, id := range f.ids {
+	for i, id := range q.ids {
 		if chain[i].ID != id {
 			return false
 		}
@@ -198,8 +198,8 @@ func (f *fold) of(chain Chain) bool {
 	return true
 }
 
-// below gives the layers to mount for chain, and the fold among them, which is old if that still serves.
-func (c *Cache) below(ctx context.Context, chain Chain, old *fold) (Chain, *fold, error) {
+// below gives the layers to mount for chain, and the squashed one among them, which is old if that still serves.
+func (c *Cache) below(ctx context.Context, chain Chain, old *squashed) (Chain, *squashed, error) {
 	lowers := slices.Clone(chain)
 	if !old.of(chain) {
 		old = nil
@@ -213,14 +213,14 @@ func (c *Cache) below(ctx context.Context, chain Chain, old *fold) (Chain, *fold
 	if err != nil {
 		return nil, nil, fmt.Errorf("squash %d layers: %w", len(lowers)-1, err)
 	}
-	f := &fold{stage: s, layer: Layer{ID: s.id, Dir: s.Dir()}}
+	q := &squashed{stage: s, layer: Layer{ID: s.id, Dir: s.Dir()}}
 	for _, l := range chain {
-		f.ids = append(f.ids, l.ID)
+		q.ids = append(q.ids, l.ID)
 	}
-	if err := s.record(f.layer, m); err != nil {
+	if err := s.record(q.layer, m); err != nil {
 		return nil, nil, errors.Join(err, s.Discard())
 	}
-	return Chain{chain[0], f.layer}, f, nil
+	return Chain{chain[0], q.layer}, q, nil
 }
 
 // record makes a layer readable where it is being built, for the one who builds it.
@@ -230,9 +230,9 @@ func (s *Staged) record(l Layer, m Meta) error {
 	return writeMeta(s.home, rec)
 }
 
-func (f *fold) discard() error {
-	if f == nil {
+func (q *squashed) discard() error {
+	if q == nil {
 		return nil
 	}
-	return f.stage.Discard()
+	return q.stage.Discard()
 }

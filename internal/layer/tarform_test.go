@@ -173,7 +173,7 @@ func TestTarWriter_FormIsFixed(t *testing.T) {
 		t.Errorf("digest of the tar is %s, want %s", got, want)
 	}
 	name, packed := storedAs(t, tar)
-	if _, err := newTarCache(t).Unpack(context.Background(), name, bytes.NewReader(packed)); err != nil {
+	if _, err := newTarCache(t).Unpack(context.Background(), nil, name, bytes.NewReader(packed)); err != nil {
 		t.Error(err)
 	}
 }

@@ -28,7 +28,7 @@ func FuzzUnpack(f *testing.F) {
 		defer c.Close()
 		before := canary.look()
 		name, packed := storedAs(t, tar)
-		l, err := c.UnpackWithin(context.Background(), name, bytes.NewReader(packed), Limits{Entries: 1000, Bytes: 1 << 20})
+		l, err := c.unpackNew(context.Background(), nil, tarInput{Name: name, R: bytes.NewReader(packed), Limits: Limits{Entries: 1000, Bytes: 1 << 20}})
 		if err == nil {
 			if err := c.Remove(l.ID); err != nil {
 				t.Fatal(err)
@@ -51,7 +51,7 @@ func FuzzReadTar(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, packed []byte) {
 		c := newTarCache(t)
-		if _, err := c.Unpack(context.Background(), namePrefix+string(bytes.Repeat([]byte("0"), 64))+nameSuffix, bytes.NewReader(packed)); err == nil {
+		if _, err := c.Unpack(context.Background(), nil, namePrefix+string(bytes.Repeat([]byte("0"), 64))+nameSuffix, bytes.NewReader(packed)); err == nil {
 			t.Error("content of any digest was taken")
 		}
 		wantEmpty(t, c)

@@ -101,7 +101,7 @@ func (sp tarSpec) put(w *writer) error {
 func mustPack(t testing.TB, c *Cache, l Layer) (Packed, []byte) {
 	t.Helper()
 	var b bytes.Buffer
-	p, err := c.Pack(context.Background(), l, &b)
+	p, err := c.Pack(context.Background(), nil, l, &b)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -214,7 +214,7 @@ func TestCache_UnpackRefusesHostileArchives(t *testing.T) {
 	before := canary.look()
 	for name, tar := range hostileTars(t) {
 		stored, packed := storedAs(t, tar)
-		if _, err := c.Unpack(context.Background(), stored, bytes.NewReader(packed)); !errors.Is(err, ErrCorrupt) {
+		if _, err := c.Unpack(context.Background(), nil, stored, bytes.NewReader(packed)); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v, want ErrCorrupt", name, err)
 		}
 		after := canary.look()
@@ -241,7 +241,7 @@ func TestCache_UnpackRefusesBombs(t *testing.T) {
 		"DeepPath":   {root, tarHeader{name: strings.Repeat("d/", 5000) + "f", flag: flagFile}},
 	} {
 		stored, packed := storedAs(t, rawTar(t, headers...))
-		if _, err := c.Unpack(context.Background(), stored, bytes.NewReader(packed)); !errors.Is(err, ErrLimit) {
+		if _, err := c.Unpack(context.Background(), nil, stored, bytes.NewReader(packed)); !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: %v, want ErrLimit", name, err)
 		}
 	}
@@ -257,13 +257,13 @@ func TestCache_UnpackRefusesBombs(t *testing.T) {
 		t.Fatal(err)
 	}
 	stored := fmt.Sprintf("%s%x%s", namePrefix, sha256.Sum256(plain), nameSuffix)
-	if _, err := c.Unpack(context.Background(), stored, &wide); !errors.Is(err, ErrLimit) {
+	if _, err := c.Unpack(context.Background(), nil, stored, &wide); !errors.Is(err, ErrLimit) {
 		t.Errorf("wide window: %v, want ErrLimit", err)
 	}
 	// Decoded bytes beyond what the caller knows the layer to have.
 	tight := Limits{Bytes: int64(len(plain)) - 1}
 	stored, packed := storedAs(t, plain)
-	if _, err := c.UnpackWithin(context.Background(), stored, bytes.NewReader(packed), tight); !errors.Is(err, ErrLimit) {
+	if _, err := c.unpackNew(context.Background(), nil, tarInput{Name: stored, R: bytes.NewReader(packed), Limits: tight}); !errors.Is(err, ErrLimit) {
 		t.Errorf("more than its record says: %v, want ErrLimit", err)
 	}
 	if diff := cmp.Diff(before, canary.look()); diff != "" {

@@ -12,32 +12,21 @@ import (
 	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
-// Unpack makes a layer of the cache from its stored form, within the default Limits; see UnpackWithin.
-func (c *Cache) Unpack(ctx context.Context, name string, r io.Reader) (Layer, error) {
-	return c.UnpackWithin(ctx, name, r, Limits{})
-}
-
-// UnpackOn is Unpack for a layer on those that it was packed on, in this or another cache. Without them a layer that holds
-// a patch is ErrCorrupt.
-func (c *Cache) UnpackOn(ctx context.Context, below Chain, name string, r io.Reader) (Layer, error) {
-	return c.unpackNew(ctx, tarInput{Name: name, R: r}, NewTree(below))
-}
-
-// UnpackWithin makes a layer of the cache from its stored form. A layer of that name that the cache has already
+// Unpack makes a layer of the cache from its stored form, within the default Limits. A layer of that name that the cache has already
 // is returned and r is not read. The layer appears only when all of r was read and its tar has the digest in
 // its name; until then everything lies in the staging area. What this host or user cannot keep is in
-// Lost of the layer. It returns ErrCorrupt or ErrLimit for what is wrong with the content, and errors
-// of r as they are.
-func (c *Cache) UnpackWithin(ctx context.Context, name string, r io.Reader, limits Limits) (Layer, error) {
-	return c.unpackNew(ctx, tarInput{Name: name, R: r, Limits: limits}, nil)
+// Lost of the layer. Below are the layers that it was packed on, in this or another cache; without them one that holds a
+// patch is ErrCorrupt. It returns ErrCorrupt or ErrLimit for what is wrong with the content, and errors of r as they are.
+func (c *Cache) Unpack(ctx context.Context, below Chain, name string, r io.Reader) (Layer, error) {
+	return c.unpackNew(ctx, below, tarInput{Name: name, R: r})
 }
 
 // unpackNew unpacks what the cache does not have yet.
-func (c *Cache) unpackNew(ctx context.Context, in tarInput, below *Tree) (Layer, error) {
+func (c *Cache) unpackNew(ctx context.Context, below Chain, in tarInput) (Layer, error) {
 	if l, ok := c.Find(in.Name); ok {
 		return l, nil
 	}
-	l, err := c.unpack(ctx, in, below)
+	l, err := c.unpack(ctx, in, NewTree(below))
 	if err != nil {
 		return Layer{}, fmt.Errorf("layer: unpack %q: %w", in.Name, err)
 	}
@@ -72,7 +61,7 @@ func (c *Cache) unpack(ctx context.Context, in tarInput, below *Tree) (Layer, er
 // unpacking puts the entries of an archive into a layer being built.
 type unpacking struct {
 	w     *writer
-	below *Tree // nil if it is not known
+	below *Tree
 	buf   []byte
 	links map[Path][]Path // first path of a hard-link group to all of it
 	// missing are devices that could not be made here, whose aliases cannot be made either.

@@ -26,6 +26,7 @@ func smallTree() []tarSpec {
 }
 
 func TestCache_UnpackOfFlippedBytes(t *testing.T) {
+	t.Parallel()
 	from, to := newTarCache(t), newTarCache(t)
 	l := mustLayer(t, from, smallTree())
 	want := layerOnDisk(t, from, l)
@@ -35,7 +36,7 @@ func TestCache_UnpackOfFlippedBytes(t *testing.T) {
 		for _, bit := range []byte{1, 0xff} {
 			bad := bytes.Clone(packed)
 			bad[i] ^= bit
-			l, err := to.Unpack(context.Background(), p.Name, bytes.NewReader(bad))
+			l, err := to.Unpack(context.Background(), nil, p.Name, bytes.NewReader(bad))
 			if err != nil {
 				if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrLimit) {
 					t.Errorf("byte %d of %d changed by %#x: %v, want ErrCorrupt", i, len(packed), bit, err)
@@ -59,10 +60,11 @@ func TestCache_UnpackOfFlippedBytes(t *testing.T) {
 }
 
 func TestCache_UnpackOfTruncated(t *testing.T) {
+	t.Parallel()
 	from, to := newTarCache(t), newTarCache(t)
 	p, packed := mustPack(t, from, mustLayer(t, from, smallTree()))
 	for n := range packed {
-		if _, err := to.Unpack(context.Background(), p.Name, bytes.NewReader(packed[:n])); !errors.Is(err, ErrCorrupt) {
+		if _, err := to.Unpack(context.Background(), nil, p.Name, bytes.NewReader(packed[:n])); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%d of %d bytes: %v, want ErrCorrupt", n, len(packed), err)
 		}
 	}
@@ -82,10 +84,10 @@ func TestCache_UnpackOfTrailing(t *testing.T) {
 		"EmptyFrame":     "\x28\xb5\x2f\xfd\x00\x58\x01\x00\x00" + string(empty),
 		"Again":          string(packed),
 	} {
-		if _, err := to.Unpack(context.Background(), p.Name, strings.NewReader(string(packed)+tail)); !errors.Is(err, ErrCorrupt) {
+		if _, err := to.Unpack(context.Background(), nil, p.Name, strings.NewReader(string(packed)+tail)); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v, want ErrCorrupt", name, err)
 		}
-		if _, err := to.Unpack(context.Background(), p.Name, strings.NewReader(tail+string(packed))); !errors.Is(err, ErrCorrupt) {
+		if _, err := to.Unpack(context.Background(), nil, p.Name, strings.NewReader(tail+string(packed))); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s in front: %v, want ErrCorrupt", name, err)
 		}
 	}
@@ -100,7 +102,7 @@ func TestCache_UnpackUnderAnotherName(t *testing.T) {
 		zero, "", "x", strings.ToUpper(p.Name), p.Name + "x", "../" + p.Name, namePrefix + nameSuffix,
 		strings.Replace(p.Name, nameSuffix, "0"+nameSuffix, 1),
 	} {
-		if _, err := to.Unpack(context.Background(), name, bytes.NewReader(packed)); !errors.Is(err, ErrCorrupt) {
+		if _, err := to.Unpack(context.Background(), nil, name, bytes.NewReader(packed)); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("as %q: %v, want ErrCorrupt", name, err)
 		}
 	}
@@ -110,12 +112,12 @@ func TestCache_UnpackUnderAnotherName(t *testing.T) {
 func TestCache_UnpackTwiceIsOnce(t *testing.T) {
 	from, to := newTarCache(t), newTarCache(t)
 	p, packed := mustPack(t, from, mustLayer(t, from, smallTree()))
-	want, err := to.Unpack(context.Background(), p.Name, iotest.OneByteReader(bytes.NewReader(packed)))
+	want, err := to.Unpack(context.Background(), nil, p.Name, iotest.OneByteReader(bytes.NewReader(packed)))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []*Cache{to, mustReopen(t, to)} {
-		got, err := c.Unpack(context.Background(), p.Name, iotest.ErrReader(errTarTest))
+		got, err := c.Unpack(context.Background(), nil, p.Name, iotest.ErrReader(errTarTest))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -136,17 +138,18 @@ func mustReopen(t *testing.T, c *Cache) *Cache {
 }
 
 func TestCache_UnpackKeepsErrorsOfTheReader(t *testing.T) {
+	t.Parallel()
 	from, to := newTarCache(t), newTarCache(t)
 	p, packed := mustPack(t, from, mustLayer(t, from, smallTree()))
 	for n := range packed {
 		r := io.MultiReader(bytes.NewReader(packed[:n]), iotest.ErrReader(errTarTest))
-		if _, err := to.Unpack(context.Background(), p.Name, r); !errors.Is(err, errTarTest) || errors.Is(err, ErrCorrupt) {
+		if _, err := to.Unpack(context.Background(), nil, p.Name, r); !errors.Is(err, errTarTest) || errors.Is(err, ErrCorrupt) {
 			t.Errorf("a reader that fails after %d bytes: %v, want its error", n, err)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := to.Unpack(ctx, p.Name, bytes.NewReader(packed)); !errors.Is(err, context.Canceled) {
+	if _, err := to.Unpack(ctx, nil, p.Name, bytes.NewReader(packed)); !errors.Is(err, context.Canceled) {
 		t.Errorf("Unpack with an ended context: %v", err)
 	}
 	wantEmpty(t, to)
@@ -160,7 +163,7 @@ func TestCache_UnpackListsWhatItCannotKeep(t *testing.T) {
 		tarHeader{name: "theirs", flag: flagFile, uid: 4711, gid: 42, records: map[string]string{recUID: "4711", recGID: "42"}})
 	name, packed := storedAs(t, tar)
 	c := newTarCache(t)
-	l, err := c.Unpack(context.Background(), name, bytes.NewReader(packed))
+	l, err := c.Unpack(context.Background(), nil, name, bytes.NewReader(packed))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,11 +191,11 @@ func TestCache_UnpackWithinLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newTarCache(t)
-			if _, err := c.UnpackWithin(context.Background(), p.Name, bytes.NewReader(packed), tc.less); !errors.Is(err, ErrLimit) {
+			if _, err := c.unpackNew(context.Background(), nil, tarInput{Name: p.Name, R: bytes.NewReader(packed), Limits: tc.less}); !errors.Is(err, ErrLimit) {
 				t.Errorf("with less than needed: %v, want ErrLimit", err)
 			}
 			wantEmpty(t, c)
-			if _, err := c.UnpackWithin(context.Background(), p.Name, bytes.NewReader(packed), tc.enough); err != nil {
+			if _, err := c.unpackNew(context.Background(), nil, tarInput{Name: p.Name, R: bytes.NewReader(packed), Limits: tc.enough}); err != nil {
 				t.Errorf("with enough: %v", err)
 			}
 		})

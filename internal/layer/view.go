@@ -126,9 +126,3 @@ func (v *dirView) Close() error {
 	}
 	return v.scratch.Discard()
 }
-
-// Index is the state of an in-place view's directory at its last Freeze or Reset.
-func (v *dirView) Index() *Index { return v.idx }
-
-// Indexed is a view that can tell the state of its directory, for the next capture of it.
-type Indexed interface{ Index() *Index }

@@ -13,11 +13,11 @@ import (
 
 // overlayView is a view by overlayfs: the chain below, an upper directory on top.
 type overlayView struct {
-	c     *Cache
-	chain Chain
-	below Chain // what is mounted for chain
-	fold  *fold // among below, nil for none
-	open  *Staged
+	c      *Cache
+	chain  Chain
+	below  Chain     // what is mounted for chain
+	squash *squashed // among below, nil for none
+	open   *Staged
 }
 
 func (c *Cache) openOverlay(ctx context.Context, chain Chain) (View, error) {
@@ -37,20 +37,20 @@ func (v *overlayView) start(ctx context.Context, chain Chain) error {
 	if len(chain) == 0 {
 		return errors.New("the chain is empty")
 	}
-	below, f, err := v.c.below(ctx, chain, v.fold)
+	below, q, err := v.c.below(ctx, chain, v.squash)
 	if err != nil {
 		return err
 	}
 	s, err := v.c.openLayer(below)
 	if err != nil {
-		if f != v.fold {
-			err = errors.Join(err, f.discard())
+		if q != v.squash {
+			err = errors.Join(err, q.discard())
 		}
 		return err
 	}
-	old := v.fold
-	v.open, v.chain, v.below, v.fold = s, slices.Clone(chain), below, f
-	if old != f {
+	old := v.squash
+	v.open, v.chain, v.below, v.squash = s, slices.Clone(chain), below, q
+	if old != q {
 		return old.discard()
 	}
 	return nil
@@ -150,4 +150,4 @@ func (v *overlayView) Reset(ctx context.Context, chain Chain) error {
 	return dropped.Discard()
 }
 
-func (v *overlayView) Close() error { return errors.Join(v.open.Discard(), v.fold.discard()) }
+func (v *overlayView) Close() error { return errors.Join(v.open.Discard(), v.squash.discard()) }

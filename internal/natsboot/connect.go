@@ -74,15 +74,6 @@ const (
 	writeTimeout = 10 * time.Second
 )
 
-// Connect is Dial for a command: it fails at once when the server does not answer.
-func (f *ConnFlags) Connect(ctx context.Context) (*nats.Conn, error) {
-	c, err := f.Dial(ctx, ConnectOptions{})
-	if err != nil {
-		return nil, err
-	}
-	return c.Conn, nil
-}
-
 // Dial connects to the server that flags, variables and the context named by them tell,
 // nats://127.0.0.1:4222 when they tell none. The error is a *ConnectError when the server
 // is the reason.

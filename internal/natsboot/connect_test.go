@@ -171,7 +171,7 @@ func TestConnFlags_Connect(t *testing.T) {
 
 func TestConnFlags_UnknownContext(t *testing.T) {
 	clearEnv(t)
-	_, err := parse(t, "--context", "nope").Connect(t.Context())
+	_, err := parse(t, "--context", "nope").Dial(t.Context(), ConnectOptions{})
 	if err == nil || !strings.Contains(err.Error(), "nope") || errors.Is(err, ErrUnreachable) {
 		t.Errorf("got %v, want an error that names the context", err)
 	}
@@ -190,7 +190,7 @@ func TestConnFlags_Unreachable(t *testing.T) {
 	addr := closedPort(t)
 	for _, url := range []string{"nats://" + addr, "nats://me:hunter2@" + addr, "nats://me:hunter2@[bad", addr + ",me:hunter2@" + addr} {
 		start := time.Now()
-		_, err := parse(t, "-s", url).Connect(t.Context())
+		_, err := parse(t, "-s", url).Dial(t.Context(), ConnectOptions{})
 		if !errors.Is(err, ErrUnreachable) {
 			t.Errorf("%s: got %v, want ErrUnreachable", url, err)
 			continue
@@ -214,7 +214,7 @@ func TestConnFlags_Silent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	start := time.Now()
-	_, err = parse(t, "-s", "nats://"+l.Addr().String()).Connect(ctx)
+	_, err = parse(t, "-s", "nats://"+l.Addr().String()).Dial(ctx, ConnectOptions{})
 	if !errors.Is(err, ErrUnreachable) {
 		t.Errorf("got %v, want ErrUnreachable", err)
 	}

@@ -55,7 +55,7 @@ func (m *Manager) packAndPut(ctx context.Context, below layer.Chain, x layer.Lay
 	spool := newSpool(f)
 	packed := make(chan packResult, 1)
 	go func() {
-		p, err := m.cfg.Cache.PackOn(ctx, below, x, spool)
+		p, err := m.cfg.Cache.Pack(ctx, below, x, spool)
 		if err == nil {
 			err = fits(p.Size)
 		}
@@ -113,7 +113,7 @@ func (m *Manager) download(ctx context.Context, below layer.Chain, ref LayerRef)
 	}
 	if err == nil {
 		defer r.Close()
-		_, err = m.cfg.Cache.UnpackOn(ctx, below, ref.Name, r)
+		_, err = m.cfg.Cache.Unpack(ctx, below, ref.Name, r)
 	}
 	return m.blame(ctx, ref.Name, err)
 }

@@ -38,16 +38,6 @@ const (
 	TypeUndoFailed    = "undo_failed"
 )
 
-// PlanTypes lists the types of a plan's events.
-func PlanTypes() []string {
-	return []string{
-		TypeAccepted, TypeRejected, TypeClaimed, TypeStepStarted, TypeStepFinished, TypeCheckpointed, TypeExecuted,
-		TypeWaiting, TypeAwaitingApproval, TypeApproved, TypeApplyIntent, TypeApplied, TypeConflict, TypeRolledBack,
-		TypeFailed, TypeRetrying, TypeInterrupted, TypeCancelRequested, TypeCancelled, TypeExpired, TypeDead,
-		TypeConflictPart, TypeUndoRequested, TypeUndoFailed,
-	}
-}
-
 // MaxBody is the size in bytes of the largest plan body that fits in an accepted event (design 3.11).
 const MaxBody = 512 << 10
 

@@ -27,7 +27,7 @@ func testDamagedLayersChangeNothing(t *testing.T, k Kind) {
 	l, _, err := v.Freeze(t.Context())
 	must(t, err)
 	var packed bytes.Buffer
-	p, err := c.Pack(t.Context(), l, &packed)
+	p, err := c.Pack(t.Context(), nil, l, &packed)
 	must(t, err)
 	reset(t, v, base)
 	before := k.Act(t, v, "write open work")
@@ -53,7 +53,7 @@ func testDamagedLayersChangeNothing(t *testing.T, k Kind) {
 		}
 		same(what)
 	})
-	l, err = c.Unpack(t.Context(), p.Name, bytes.NewReader(packed.Bytes()))
+	l, err = c.Unpack(t.Context(), nil, p.Name, bytes.NewReader(packed.Bytes()))
 	must(t, err)
 	reset(t, v, append(base[:1:1], l))
 	sameSnapshot(t, "view of the layer that came back", k.Show(t, v), want, k.Ignore)
@@ -81,7 +81,7 @@ func testDamagedArchives(t *testing.T, c *layer.Cache, good archive, after func(
 			tar.Header{Name: "a", Linkname: "/tmp", Typeflag: tar.TypeSymlink, Format: tar.FormatPAX},
 			tar.Header{Name: "a/canary", Typeflag: tar.TypeReg, Mode: 0o644, Format: tar.FormatPAX}),
 	} {
-		if _, err := c.Unpack(t.Context(), bad.name, bytes.NewReader(bad.b)); !errors.Is(err, layer.ErrCorrupt) {
+		if _, err := c.Unpack(t.Context(), nil, bad.name, bytes.NewReader(bad.b)); !errors.Is(err, layer.ErrCorrupt) {
 			t.Errorf("unpacking %s: %v, want ErrCorrupt", what, err)
 		}
 		after(what)

@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -16,17 +15,9 @@ import (
 // overlayChild, in the environment, makes the test binary mount a view, run a step in it, and report.
 const overlayChild = "WARMFLEET_LAYER_TEST_CHILD"
 
-// Overlay is what an overlay is mounted of: lower directories, the top one first, an upper one and a scratch directory.
-type Overlay struct {
-	Lowers      []string
-	Upper, Work string
-	// Trusted is how a root worker mounts: with trusted attributes, redirects and an index.
-	Trusted bool
-}
-
 // childJob is what the child has to do; childReport is what it saw in the mount afterwards.
 type childJob struct {
-	Mount   Overlay
+	Overlay Overlay
 	Step    string
 	At, Out string
 }
@@ -54,10 +45,7 @@ func runChild(file string, do func(step, dir string) error) error {
 	if err := readGob(file, &job); err != nil {
 		return err
 	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make private: %w", err)
-	}
-	if err := mountOverlay(job); err != nil {
+	if err := job.Overlay.Mount(job.At); err != nil {
 		return fmt.Errorf("mount: %w", err)
 	}
 	var report childReport
@@ -74,52 +62,12 @@ func runChild(file string, do func(step, dir string) error) error {
 	return errors.Join(writeGob(job.Out, report), unix.Unmount(job.At, 0))
 }
 
-// mountOverlay is what a worker does: fsopen, one lowerdir+ a layer, the options of its kind.
-func mountOverlay(job childJob) error {
-	fd, err := unix.Fsopen("overlay", unix.FSOPEN_CLOEXEC)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	set := func(key, value string) {
-		if err == nil {
-			if err = unix.FsconfigSetString(fd, key, value); err != nil {
-				err = fmt.Errorf("%s=%s: %w", key, value, err)
-			}
-		}
-	}
-	for _, l := range job.Mount.Lowers {
-		set("lowerdir+", l)
-	}
-	set("upperdir", job.Mount.Upper)
-	set("workdir", job.Mount.Work)
-	if job.Mount.Trusted {
-		set("redirect_dir", "on")
-		set("index", "on")
-		set("metacopy", "off")
-	} else if err == nil {
-		err = unix.FsconfigSetFlag(fd, "userxattr")
-	}
-	if err != nil {
-		return err
-	}
-	if err := unix.FsconfigCreate(fd); err != nil {
-		return err
-	}
-	mfd, err := unix.Fsmount(fd, unix.FSMOUNT_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(mfd)
-	return unix.MoveMount(mfd, "", unix.AT_FDCWD, job.At, unix.MOVE_MOUNT_F_EMPTY_PATH)
-}
-
 // InOverlay mounts an overlay in a process of its own, runs a step in it, unless that is "", and gives what the mount showed before it went. As an
 // ordinary user, or where o is not trusted, the process has a user namespace. The package needs a TestMain that calls Main.
 func InOverlay(t testing.TB, o Overlay, step string) Snapshot {
 	t.Helper()
 	dir := t.TempDir()
-	job := childJob{Mount: o, Step: step, At: filepath.Join(dir, "m"), Out: filepath.Join(dir, "out")}
+	job := childJob{Overlay: o, Step: step, At: filepath.Join(dir, "m"), Out: filepath.Join(dir, "out")}
 	must(t, os.Mkdir(job.At, 0o755))
 	must(t, writeGob(filepath.Join(dir, "job"), job))
 	exe, err := os.Executable()
@@ -127,12 +75,7 @@ func InOverlay(t testing.TB, o Overlay, step string) Snapshot {
 	cmd := exec.Command(exe)
 	// Under the race detector a process waits a second before it ends, unless told otherwise.
 	cmd.Env = append(os.Environ(), overlayChild+"="+filepath.Join(dir, "job"), "GORACE=atexit_sleep_ms=0")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
-	if !o.Trusted {
-		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
+	cmd.SysProcAttr = Namespaces(o.Trusted)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("run %q in overlay: %v\n%s", step, err, out)
 	}

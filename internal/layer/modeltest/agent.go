@@ -23,7 +23,7 @@ type Job struct {
 	// Dir is the tree; a sandbox' command starts in it, and says ".".
 	Dir string
 	// Mount, if there, is mounted there first.
-	Mount *Overlay
+	Mount *layertest.Overlay
 	Ops   []Op
 	// Hints, if there, say how each operation went elsewhere.
 	Hints []Result
