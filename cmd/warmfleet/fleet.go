@@ -52,7 +52,7 @@ on loopback only, with credentials of its own. Workers on other hosts need a ser
 	fl.StringArrayVar(&f.expose, "expose", nil, exposeHelp)
 	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
 	fl.StringVar(&f.layers, "layers", "", layersHelp)
-	fl.Int64Var(&f.budget, "base-budget", 0, "bytes that bases may take on disk for each worker; 0: a fifth of the file system, -1: no bound")
+	fl.Var((*fleet.Bytes)(&f.budget), "base-budget", "what bases may take on disk for each worker; 0: a fifth of the file system, -1: no bound")
 	f.keep = fleet.KeepFlags(fl)
 	fleet.BudgetFlags(fl, &f.budgets)
 	return c

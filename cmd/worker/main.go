@@ -59,7 +59,7 @@ func (f *flags) register(c *cobra.Command) {
 	fl.StringArrayVar(&f.Expose, "expose", nil, "host directory that steps see read-only; may be repeated")
 	fl.StringVar(&f.Layers, "layers", "", "how sandboxes' trees are made: auto, overlay, reflink or copy (WARMFLEET_LAYERS; default auto)")
 	fl.StringArrayVar(&f.labels, "labels", nil, "key=value; may be repeated")
-	fl.Int64Var(&f.BaseBudget, "base-budget", 0, "bytes that bases may take on disk; 0: a fifth of the file system, -1: no bound")
+	fl.Var((*fleet.Bytes)(&f.BaseBudget), "base-budget", "what bases may take on disk; 0: a fifth of the file system, -1: no bound")
 	fl.DurationVar(&f.DrainTimeout, "drain-timeout", worker.DefaultDrain, "how long running steps may go on after SIGTERM")
 	fleet.BudgetFlags(fl, &f.Config)
 	fl.DurationVar(&f.stall, "transfer-stall", objectstore.DefaultStall, "how long a transfer of layers may make no progress before it fails")
