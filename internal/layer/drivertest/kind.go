@@ -67,11 +67,14 @@ func Kinds(do func(step, dir string) error) []Kind {
 	return kinds
 }
 
-// Each runs a test with every kind, as a subtest of its name. It skips those that only root can use, and those that need tools
+// Each runs a test with every kind, as a subtest of its name, side by side. It skips those that only root can use, and those that need tools
 // which are absent.
 func Each(t *testing.T, do func(step, dir string) error, test func(t *testing.T, k Kind)) {
 	for _, k := range Kinds(do) {
-		t.Run(k.Name, func(t *testing.T) { test(t, k.Ready(t)) })
+		t.Run(k.Name, func(t *testing.T) {
+			t.Parallel()
+			test(t, k.Ready(t))
+		})
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // loopBytes is the length of the image of a file system; it is sparse. Less than 300 MiB is refused by mkfs.xfs.
 const loopBytes = 512 << 20
 
-// Loop mounts a new file system of the kind xfs or btrfs, in an image in a directory of the test, and gives the mount
+// Loop mounts a new file system of the kind xfs or btrfs, in an image in memory where that is possible, and gives the mount
 // point. Everything is gone after the test. It skips the test where the caller is not root or the
 // tools are absent.
 func Loop(t testing.TB, kind string) string {
@@ -29,8 +29,7 @@ func Loop(t testing.TB, kind string) string {
 	if err != nil {
 		t.Skip("needs mkfs." + kind)
 	}
-	dir := t.TempDir()
-	image, at := filepath.Join(dir, "image"), filepath.Join(dir, "fs")
+	image, at := filepath.Join(imageDir(t), "image"), filepath.Join(t.TempDir(), "fs")
 	must(t, os.Mkdir(at, 0o755))
 	must(t, os.WriteFile(image, nil, 0o600))
 	must(t, os.Truncate(image, loopBytes))
@@ -39,6 +38,17 @@ func Loop(t testing.TB, kind string) string {
 	run(t, "mount", "-o", "loop", "-t", kind, image, at)
 	t.Cleanup(func() { must(t, unmount(at)) })
 	return at
+}
+
+// imageDir is a directory of the test in memory, so that a sync costs no wait for a disk, or else with its other ones.
+func imageDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/dev/shm", "image")
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() { must(t, os.RemoveAll(dir)) })
+	return dir
 }
 
 // busyLimit bounds the wait for a file system that is still in use: a process that is being started by another test has

@@ -2,6 +2,7 @@ package layertest
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"net"
 	"os"
@@ -243,16 +244,18 @@ func Sparse(p string) error {
 
 // Socket leaves a socket at p.
 func Socket(p string) error {
-	// bind has room for 108 bytes of path
-	if err := os.Chdir(filepath.Dir(p)); err != nil {
+	dir, err := os.Open(filepath.Dir(p))
+	if err != nil {
 		return err
 	}
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Base(p)})
+	defer dir.Close()
+	// By descriptor: bind has room for 108 bytes of path.
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), filepath.Base(p))})
 	if err != nil {
 		return err
 	}
 	l.SetUnlinkOnClose(false)
-	return errors.Join(l.Close(), os.Chdir("/"))
+	return l.Close()
 }
 
 func renameTwice(d string) error {
