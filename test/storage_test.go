@@ -109,7 +109,7 @@ func manyCheckpointsAtOnce(t *testing.T) {
 	for _, name := range []string{"w1", "w2", "w3"} {
 		c.worker(t, name)
 	}
-	const plans = 40
+	const plans = 18
 	file := c.plan(t, "apply: never\n"+resource(dir), random(1_200_000))
 	var ids []string
 	for range plans {
@@ -135,7 +135,7 @@ func killedUploads(t *testing.T) {
 	c := startCluster(t, self())
 	dir := c.tree(t, "d", "echo x >a")
 	file := c.plan(t, "apply: never\nmax_attempts: 20\n"+resource(dir), random(4_000_000))
-	const kills = 8
+	const kills = 4
 	var ids []string
 	for range kills {
 		w := c.worker(t, "w")
