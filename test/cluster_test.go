@@ -37,8 +37,14 @@ func startCluster(t testing.TB, a account) *cluster {
 // serve starts server and scheduler on the cluster's state directory and connects to it.
 func (c *cluster) serve(t testing.TB, flags ...string) {
 	t.Helper()
+	c.serveBy(t, c.place, "warmfleet", flags...)
+}
+
+// serveBy is serve with a program, and in an environment, of the caller's choice.
+func (c *cluster) serveBy(t testing.TB, p *place, program string, flags ...string) {
+	t.Helper()
 	args := append([]string{"up", "--workers", "0", "--state-dir", c.path("ctl")}, flags...)
-	c.up = c.start(t, "up", "warmfleet", args...).ready(t)
+	c.up = p.start(t, "up", program, args...).ready(t)
 	env := readEnv(t, c.path("ctl", "nats.env"))
 	c.place = c.with("NATS_URL="+env["NATS_URL"], "NATS_USER="+env["NATS_USER"], "NATS_PASSWORD="+env["NATS_PASSWORD"])
 	c.connect(t, env["NATS_URL"], nats.UserInfo(env["NATS_USER"], env["NATS_PASSWORD"]))

@@ -51,7 +51,7 @@ var rules = []rule{
 	{"pkg/plan/executor", []string{"internal/isolate", "pkg/checkpoint", "pkg/events", "pkg/plan", "pkg/plan/patch"}, "runs steps in any sandbox; queues and claims are above it"},
 	{"pkg/client", []string{"pkg/api", "pkg/events", "pkg/plan"}, "the SDK must not bring the fleet into programs that only talk to it"},
 	{"internal/scheduler", []string{
-		"internal/kv", "internal/parts", "internal/version",
+		"internal/fault", "internal/kv", "internal/parts", "internal/version",
 		"pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/plan/diff", "pkg/warmpool",
 	}, "decides and records; it runs nothing, and meets workers in pkg/events only"},
 	{"internal/worker", []string{

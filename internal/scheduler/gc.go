@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -128,6 +129,7 @@ func (s *Scheduler) collect(ctx context.Context, grace time.Duration, dryRun boo
 		case <-ctx.Done():
 		}
 	}()
+	fault.At("scheduler.gc")
 	fate, err := s.fates(ctx)
 	if err != nil {
 		return checkpoint.Collected{}, err
@@ -135,6 +137,7 @@ func (s *Scheduler) collect(ctx context.Context, grace time.Duration, dryRun boo
 	done, err := checkpoint.Collect(ctx, s.fleet.Store, s.fleet.Checkpoints, checkpoint.Collection{
 		Fate: fate, Grace: grace, Budget: s.keep.Budget, DryRun: dryRun, Log: s.log,
 	})
+	fault.At("scheduler.collected")
 	if err == nil && !dryRun {
 		s.tellCollected(done)
 	}

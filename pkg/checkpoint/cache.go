@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/layer"
 )
 
@@ -58,7 +59,9 @@ func (m *Manager) SweepCache(o CacheSweep) (CacheSwept, error) {
 			done.Unused, done.UnusedBytes = done.Unused+1, done.UnusedBytes+l.TarSize
 			continue
 		}
+		fault.At("checkpoint.unused")
 		m.remove(l.ID)
+		fault.At("checkpoint.cache-swept")
 		done.Removed, done.Bytes = done.Removed+1, done.Bytes+l.TarSize
 	}
 	return done, nil

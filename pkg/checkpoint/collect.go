@@ -11,6 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
@@ -135,6 +136,9 @@ func (g *collector) run(ctx context.Context) error {
 	if g.now, err = g.marker.Clock(ctx); err != nil {
 		return err
 	}
+	if fault.Off("checkpoint.server-clock") {
+		g.now = time.Now()
+	}
 	if g.removed, err = g.removedBefore(ctx); err != nil {
 		return err
 	}
@@ -156,11 +160,13 @@ func (g *collector) run(ctx context.Context) error {
 	if err := g.dropUnwhole(ctx); err != nil {
 		return err
 	}
+	fault.At("checkpoint.collected")
 	if sweeper, able := g.store.(objectstore.Sweeper); able {
 		if g.done.Leavings, err = sweeper.Sweep(ctx, g.Grace); err != nil {
 			return err
 		}
 	}
+	fault.At("checkpoint.leavings-gone")
 	return g.note(ctx)
 }
 
@@ -208,6 +214,7 @@ func (g *collector) drop(ctx context.Context, f filed, why string) error {
 		if err != nil && !errors.Is(err, kv.ErrConflict) {
 			return fmt.Errorf("delete record %q: %w", f.ID, err)
 		}
+		fault.At("checkpoint.dropped")
 	}
 	g.done.Checkpoints = append(g.done.Checkpoints, Dropped{ID: f.ID, Plan: f.PlanID, Why: why})
 	return nil
@@ -232,6 +239,7 @@ func (g *collector) mark(ctx context.Context, objects []objectstore.Info, kept [
 			err = g.spare(ctx, o)
 		} else if o.Marked.IsZero() && !g.DryRun {
 			o, err = g.marker.Mark(ctx, o)
+			fault.At("checkpoint.marked")
 		}
 		switch {
 		case errors.Is(err, objectstore.ErrChanged), err == nil && need.count[o.Name] > 0:
@@ -252,6 +260,7 @@ func (g *collector) spare(ctx context.Context, o objectstore.Info) error {
 		return nil
 	}
 	_, err := g.marker.Spare(ctx, o.Name)
+	fault.At("checkpoint.spared")
 	if gone(err) {
 		g.Log.Warn().Err(err).Msg("a checkpoint needs what is not whole in the store: see warmfleet verify")
 		return nil
@@ -280,7 +289,7 @@ func (g *collector) reap(ctx context.Context, ripe []objectstore.Info) error {
 	}
 	need := newNeeds(now, nil)
 	for _, o := range ripe {
-		if need.count[o.Name] > 0 {
+		if need.count[o.Name] > 0 && !fault.Off("checkpoint.named-again") {
 			continue
 		}
 		err := g.remove(ctx, o)
@@ -300,7 +309,10 @@ func (g *collector) remove(ctx context.Context, o objectstore.Info) error {
 	if g.DryRun {
 		return nil
 	}
-	return g.marker.Reap(ctx, o)
+	fault.At("checkpoint.ripe")
+	err := g.marker.Reap(ctx, o)
+	fault.At("checkpoint.reaped")
+	return err
 }
 
 // dropUnwhole removes records that name what was removed: their writers were killed before they

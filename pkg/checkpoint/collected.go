@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/kv"
 )
 
@@ -38,6 +39,7 @@ func (g *collector) note(ctx context.Context) error {
 		return err
 	}
 	_, err = g.records.Put(ctx, collectedKey, b)
+	fault.At("checkpoint.noted")
 	return err
 }
 

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/warmfleet/warmfleet/internal/fault"
 )
 
 // ErrChanged says that an object is no longer in the version that was meant.
@@ -150,6 +152,7 @@ func (s *JetStream) bury(ctx context.Context, m record) error {
 			return overtaken(err)
 		}
 	}
+	fault.At("store.buried")
 	return s.purge(ctx, jetstream.WithPurgeSubject(s.chunkSubject(m.NUID)))
 }
 

@@ -41,6 +41,7 @@ func (s *JetStream) Sweep(ctx context.Context, olderThan time.Duration) (int, er
 		if err != nil {
 			return removed, fmt.Errorf("objectstore: sweep %q: %w", nuidOf(subject), err)
 		}
+		fault.At("store.swept")
 		removed += gone
 	}
 	for _, m := range tombs {
@@ -49,6 +50,7 @@ func (s *JetStream) Sweep(ctx context.Context, olderThan time.Duration) (int, er
 		if err != nil {
 			return removed, fmt.Errorf("objectstore: sweep tombstone %q: %w", m.Name, err)
 		}
+		fault.At("store.tombstone")
 		removed++
 	}
 	return removed, nil
