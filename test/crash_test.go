@@ -3,7 +3,6 @@
 package test
 
 import (
-	"encoding/json"
 	"io"
 	"maps"
 	"os"
@@ -229,12 +228,10 @@ func (r *crashRig) wholeStore(t *testing.T) {
 // readable reads everything that the records name.
 func (r *crashRig) readable(t *testing.T) {
 	t.Helper()
-	entries, err := r.fleet.Checkpoints.List(t.Context(), "")
+	records, err := checkpoint.All(t.Context(), r.fleet.Checkpoints)
 	must(t, err)
 	var objects []string
-	for _, e := range entries {
-		var cp checkpoint.Checkpoint
-		must(t, json.Unmarshal(e.Value, &cp))
+	for _, cp := range records {
 		for _, ref := range slices.Concat(cp.Base, cp.Layers) {
 			objects = append(objects, ref.Name)
 		}
