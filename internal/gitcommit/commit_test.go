@@ -16,6 +16,9 @@ const baseScript = `
 mkdir -p d/e; for f in a b c d/f d/e/g run; do seq 9 >$f; done; chmod 755 run; ln -s a link; echo 'ign*' >.gitignore
 git add -A; git commit -qm one; `
 
+// submodule adds one, with a git directory of its own in it, as a clone has it.
+const submodule = "git init -q sub; echo 1 >sub/f; git -C sub add f; git -C sub commit -qm sub; git add sub 2>/dev/null; git commit -qm two"
+
 func TestRepository_CommitHere(t *testing.T) {
 	for _, tc := range []struct {
 		name             string
@@ -59,6 +62,9 @@ func TestRepository_CommitHere(t *testing.T) {
 		{name: "OwnFileStaysInDeletedDirectory", meanwhile: "echo own>d/own", plan: "rm -r d", tip: "cat d/own; ls d", want: "own\nown\n", status: "?? d/\n"},
 		{name: "InnerRepository", before: "git init -q in; echo 1 >in/f", plan: "echo 2 >in/f; echo A>a", conflicts: []string{"in: nested_git"}},
 		{name: "NewInnerRepository", plan: "git init -q in; echo 1>in/f", conflicts: []string{"in: nested_git"}},
+		{name: "Submodule", before: submodule, plan: "echo 2 >sub/f; echo A>a", conflicts: []string{"sub: nested_git"}},
+		{name: "SubmoduleRemoved", before: submodule, plan: "rm -rf sub; echo A>a", conflicts: []string{"sub: nested_git"}},
+		{name: "BesideASubmodule", before: submodule, plan: "echo A>a", tip: "git show trunk:a; cat sub/f", want: "A\n1\n"},
 		{name: "FilterProgram", before: "echo '*.big filter=lfs' >.gitattributes; git add -A; git commit -qm two", plan: "echo b>x.big", conflicts: []string{"x.big: filter"}},
 		{name: "SplitIndex", before: "git update-index --split-index; echo s>s; git add s", plan: "echo A>a", tip: "git show trunk:a; git diff --cached --name-only", want: "A\ns\n", status: "A  s\n"},
 		{name: "IndexOfVersion4", before: "git update-index --index-version 4", plan: "echo A>a; rm b", tip: "git show trunk:a", want: "A\n"},

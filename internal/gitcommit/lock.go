@@ -71,7 +71,7 @@ func (l *IndexLock) take(ctx context.Context) error {
 		case <-tick.C:
 		case <-ctx.Done():
 			return refuse(CodeLocked, l.repo.info.Path, "another git is working there, or one that was killed left %s/%s: "+
-				"wait for it or remove that file, then apply again", l.dir.Name(), lockName)
+				"wait for it or remove that file, then run the plan again", l.dir.Name(), lockName)
 		}
 	}
 }

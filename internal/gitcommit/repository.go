@@ -61,7 +61,7 @@ func (t Target) Ref() string { return headsPrefix + t.Branch }
 func (r *Repository) Target(ctx context.Context, branch string) (Target, error) {
 	bare := r.info.Kind == gitrepo.KindBare
 	if what := r.unfinished(); what != "" && !bare {
-		return Target{}, refuse(CodeInProgress, r.info.Path, "%s is not finished there: finish or abort it, then apply again", what)
+		return Target{}, refuse(CodeInProgress, r.info.Path, "%s is not finished there: finish or abort it, then run the plan again", what)
 	}
 	head, err := r.head(ctx)
 	if err != nil {

@@ -132,8 +132,11 @@ func (t *taker) choose(ctx context.Context, index string) (*copied, error) {
 			continue
 		}
 		_, tracked := t.tracked[string(c.Path)]
+		files := recordable(c.Before) || recordable(c.After)
 		switch {
 		case tracked:
+			all = append(all, c.Path)
+		case files && t.submodule(string(c.Path)) != "": // git does not say whether it ignores what is in a submodule
 			all = append(all, c.Path)
 		case recordable(c.After):
 			all, asked = append(all, c.Path), append(asked, c.Path)
@@ -209,17 +212,26 @@ func recordable(e *layer.Entry) bool {
 	return e != nil && (e.Type == layer.File || e.Type == layer.Symlink)
 }
 
-// inner is the repository inside the work tree that a path belongs to, "" for none: git records of it which commit it is at, and no file.
-func (t *taker) inner(p string) (string, error) {
-	found := ""
+// submodule is the submodule of the base commit that a path is or lies in, "" for none.
+func (t *taker) submodule(p string) string {
 	if t.tracked[p].mode == modeGitlink {
-		found = p
+		return p
 	}
 	for d := range dirs(p) {
 		if t.tracked[d].mode == modeGitlink {
-			found = d
-			continue
+			return d
 		}
+	}
+	return ""
+}
+
+// inner is the repository inside the work tree that a path belongs to, "" for none: git records of it which commit it is at, and no file.
+func (t *taker) inner(p string) (string, error) {
+	found := t.submodule(p)
+	if found != "" {
+		return found, nil
+	}
+	for d := range dirs(p) {
 		for _, tree := range []Tree{t.work.Before, t.work.After} {
 			_, err := tree.Lookup(layer.Path(d + "/.git"))
 			if err == nil {
