@@ -238,6 +238,12 @@ func TestPush_ToARemote(t *testing.T) {
 				if got != tc.want {
 					t.Errorf("the remote: got %q, want %q", got, tc.want)
 				}
+				if v.Commit != nil { // what is pushed is not a worker's to take back
+					undo := c.run(t, "warmfleet", "plan", "undo", id)
+					if want := "git revert " + v.Commit.ID; undo.code == 0 || !strings.Contains(undo.stderr, want) {
+						t.Errorf("undo: exit code %d, %q, want %q", undo.code, undo.stderr, want)
+					}
+				}
 				if uid := c.sh(t, top, "find . ! -user $(stat -c %u .)"); uid != "" {
 					t.Errorf("files of somebody else: %s", uid)
 				}

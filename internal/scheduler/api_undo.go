@@ -61,7 +61,7 @@ func (s *Scheduler) undoable(ctx context.Context, id string, f events.Fold) erro
 		return err
 	}
 	if p.Commit != nil || p.Resource != nil && p.Resource.Repo != "" {
-		return fail(api.CodeConflict, "plan %s: it made a commit, which git takes back: git revert the one that warmfleet plan show %s names", id, id)
+		return fail(api.CodeConflict, "plan %s: it made a commit, which git takes back: git revert %s", id, commitOf(f))
 	}
 	cp, err := undoFrom(id, f)
 	if err != nil {
@@ -73,6 +73,14 @@ func (s *Scheduler) undoable(ctx context.Context, id string, f events.Fold) erro
 		return err
 	}
 	return nil
+}
+
+// commitOf is the commit that a plan made, as far as the log says.
+func commitOf(f events.Fold) string {
+	if f.Intent != nil && f.Intent.Commit != "" {
+		return f.Intent.Commit
+	}
+	return "<id of the commit>"
 }
 
 // undoFrom is the checkpoint that an undo starts from: pre_apply, or post_execute for a plan that worked in place.
