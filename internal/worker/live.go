@@ -34,6 +34,8 @@ func (w *Worker) checkLive(p *plan.Plan, t *target) error {
 		return nil // refused for that
 	case !w.report.Overlay:
 		return refuse("unsupported", "base live: %s: needs overlay, which does not work here (%s): %s", t.path, w.report.OverlayWhy, instead)
+	case w.layers.Driver != layer.Overlay:
+		return refuse("unsupported", "base live: %s: needs overlay, and this worker uses --layers %s: %s", t.path, w.layers.Driver, instead)
 	case mountBelow(t.path) != "":
 		return refuse("unsupported", "base live: %s: %s is another mount, which an overlay does not show: %s", t.path, mountBelow(t.path), instead)
 	case w.report.Rung == isolate.RungUser && !ownedBy(t.path, os.Geteuid()):

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rs/zerolog"
 
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -190,4 +191,22 @@ func TestWorker_LiveBaseStartsAgain(t *testing.T) {
 	r.worker(t, "w2")
 	r.ends(t, p.PlanID(), events.StateApplied)
 	r.has(t, "seen", "changed since\n")
+}
+
+// A copy is no live base: a worker that was told to copy refuses it.
+func TestWorker_LiveBaseNeedsOverlay(t *testing.T) {
+	r := newRig(t)
+	cfg := r.config(t, "w1")
+	cfg.Layers = "copy"
+	w, err := New(t.Context(), cfg, r.fleet, zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, w)
+	p := r.submit(t, livePlan("auto", "echo two >>a"))
+	d := r.ends(t, p.PlanID(), events.StateFailed)
+	if d.Code != "unsupported" || !strings.Contains(d.Error, "--layers copy") {
+		t.Errorf("got code %q: %s", d.Code, d.Error)
+	}
+	r.has(t, "a", "one\n")
 }
