@@ -120,6 +120,15 @@ func identProblem(s string) string {
 	return ""
 }
 
+// branchProblem is refProblem for the short name of a branch that may be made. Git itself makes no branch HEAD, and one
+// whose name begins with refs/ is never what was meant.
+func branchProblem(name string) string {
+	if name == "HEAD" || strings.HasPrefix(name, "refs/") {
+		return fmt.Sprintf("%s is no name for a branch: give its short name, as main", quote(name))
+	}
+	return refProblem(name)
+}
+
 // refProblem follows git check-ref-format, and refuses what a command line could take for an option.
 func refProblem(ref string) string {
 	bad := ""

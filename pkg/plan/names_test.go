@@ -43,12 +43,13 @@ func TestNames_Refused(t *testing.T) {
 		problem func(string) string
 		values  []string
 	}{
-		"Pool":  {poolProblem, []string{"", "default", "h-", "h-abc", "A", "a.b", "a b", strings.Repeat("a", 41), "a\n"}},
-		"Path":  {pathProblem, []string{"", "/", "/a", "..", "../a", "a/..", "a/../b", "a\x00b", ".warmfleet-apply", "./.warmfleet-apply/x", strings.Repeat("a/", 2048)}},
-		"File":  {fileProblem, []string{".", "./", "a/", "a/.", "../x"}},
-		"Env":   {envNameProblem, []string{"", "1A", "A-B", "A=B", "A B", "A\n", "é", "WARMFLEET_", "WARMFLEET_INPUT_X"}},
-		"Input": {inputNameProblem, []string{"", "1a", "a.b", "a b", strings.Repeat("a", 64)}},
-		"Host":  {hostIDProblem, []string{"", "-a", "a b", "a/b", "h\n"}},
+		"Pool":   {poolProblem, []string{"", "default", "h-", "h-abc", "A", "a.b", "a b", strings.Repeat("a", 41), "a\n"}},
+		"Path":   {pathProblem, []string{"", "/", "/a", "..", "../a", "a/..", "a/../b", "a\x00b", ".warmfleet-apply", "./.warmfleet-apply/x", strings.Repeat("a/", 2048)}},
+		"File":   {fileProblem, []string{".", "./", "a/", "a/.", "../x"}},
+		"Env":    {envNameProblem, []string{"", "1A", "A-B", "A=B", "A B", "A\n", "é", "WARMFLEET_", "WARMFLEET_INPUT_X"}},
+		"Input":  {inputNameProblem, []string{"", "1a", "a.b", "a b", strings.Repeat("a", 64)}},
+		"Host":   {hostIDProblem, []string{"", "-a", "a b", "a/b", "h\n"}},
+		"Branch": {branchProblem, []string{"HEAD", "refs/heads/main", "", "a b"}},
 		"Ref": {refProblem, []string{
 			"", "-x", "--upload-pack=touch CANARY;git-upload-pack", "a b", "a..b", "a~1", "a^", "a:b", "a?", "a*", "a[", `a\b`,
 			"@", "a@{1}", "/a", "a/", "a//b", "a.", ".a", "a/.b", "a.lock", "a.lock/b", "a\nb", strings.Repeat("a", 251),

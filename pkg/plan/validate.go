@@ -72,7 +72,7 @@ func (c *checker) plan() {
 	if p.Commit != nil {
 		c.required("commit.message", p.Commit.Message)
 		if c.given("commit.branch", p.Commit.Branch != "") {
-			c.problem("commit.branch", refProblem(p.Commit.Branch))
+			c.problem("commit.branch", branchProblem(p.Commit.Branch))
 		}
 	}
 }
