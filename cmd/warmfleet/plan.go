@@ -98,6 +98,9 @@ func (a *app) printPlan(v events.View) error {
 		if v.Changed != nil {
 			fmt.Fprintf(t, "changed\t%d paths\n", *v.Changed)
 		}
+		if v.Commit != nil {
+			fmt.Fprintf(t, "commit\t%s on %s\n", v.Commit.ID, v.Commit.Branch)
+		}
 		for _, s := range v.Steps {
 			fmt.Fprintf(t, "step %s\t%s\n", s.ID, stepState(s))
 		}
