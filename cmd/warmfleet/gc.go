@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/warmfleet/warmfleet/pkg/api"
+	"github.com/warmfleet/warmfleet/pkg/client"
 )
 
 func (a *app) gcCommand() *cobra.Command {
@@ -30,7 +32,7 @@ plans need that have not ended is never removed.`,
 				req.Grace = grace.String()
 			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				done, err := h.CollectGarbage(ctx, req)
+				done, err := collectGarbage(ctx, h, req)
 				if err != nil {
 					return err
 				}
@@ -41,6 +43,28 @@ plans need that have not ended is never removed.`,
 	c.Flags().BoolVar(&req.DryRun, "dry-run", false, "only say what would go")
 	c.Flags().DurationVar(&grace, "grace", 0, "how long objects must have been without a checkpoint (default the scheduler's, 24h)")
 	return c
+}
+
+// gcPatience is how long a collection waits for another one, such as the scheduler's own soon after its start: longer
+// than the lease of one that was killed.
+const gcPatience = 10 * time.Second
+
+func collectGarbage(ctx context.Context, h *handle, req api.Collect) (api.Collected, error) {
+	patience := time.After(gcPatience)
+	for {
+		done, err := h.CollectGarbage(ctx, req)
+		var refused *client.Error
+		if !errors.As(err, &refused) || refused.Code != api.CodeConflict {
+			return done, err
+		}
+		select {
+		case <-ctx.Done():
+			return done, ctx.Err()
+		case <-patience:
+			return done, &coded{exitError, err}
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
 }
 
 func writeCollected(w io.Writer, c api.Collected) {
