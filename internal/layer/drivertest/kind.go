@@ -81,6 +81,9 @@ func Each(t *testing.T, do func(step, dir string) error, test func(t *testing.T,
 // Ready makes a kind usable until the test ends, or skips the test.
 func (k Kind) Ready(t testing.TB) Kind {
 	t.Helper()
+	if testing.Short() && k.FS != "" {
+		t.Skip("short: the driver is tried on one file system")
+	}
 	if k.Trusted && os.Getuid() != 0 {
 		t.Skip("needs root: trusted attributes")
 	}

@@ -41,6 +41,9 @@ func Model(t *testing.T, d Driver, ops int, seeds ...uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if testing.Short() {
+		seeds = seeds[:1]
+	}
 	for _, seed := range seeds {
 		t.Run(fmt.Sprint("Seed", seed), func(t *testing.T) {
 			events, failed := d.random(t.TempDir(), seed, ops)
