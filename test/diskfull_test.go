@@ -134,20 +134,7 @@ func TestFull_CaseB6SmallDisks(t *testing.T) {
 		t.Run(fmt.Sprintf("State%dK", free>>10), func(t *testing.T) {
 			run := r.prepare(t, s, fmt.Sprintf("state-%d", free))
 			run.onDisk(t, run.state, 32)
-			w, ready := run.start(t)
-			if !ready {
-				t.Fatal("the worker does not start")
-			}
-			release := leave(t, run.state, free)
-			run.begin(t)
-			if !run.finished(t, w) {
-				t.Fatal("the worker died")
-			}
-			release()
-			run.serves(t)
-			run.stop(t, w)
-			run.endedForSpace(t, rec)
-			if run.failed(t) {
+			if run.withLittleRoom(t, run.state, free, rec) {
 				failed++
 			}
 		})
@@ -156,6 +143,25 @@ func TestFull_CaseB6SmallDisks(t *testing.T) {
 		t.Errorf("%d of %d plans failed for lack of space, want some", failed, len(levels))
 	}
 	r.wholeStore(t)
+}
+
+// withLittleRoom runs the plan while so many bytes are free on a file system, lets go of the rest, and tells whether the plan failed.
+func (r *crashRun) withLittleRoom(t *testing.T, at string, free int64, rec recorded) bool {
+	t.Helper()
+	w, ready := r.start(t)
+	if !ready {
+		t.Fatal("the worker does not start")
+	}
+	release := leave(t, at, free)
+	r.begin(t)
+	if !r.finished(t, w) {
+		t.Fatal("the worker died")
+	}
+	release()
+	r.serves(t)
+	r.stop(t, w)
+	r.endedForSpace(t, rec)
+	return r.failed(t)
 }
 
 func (r *crashRun) failed(t *testing.T) bool {
@@ -174,20 +180,7 @@ func TestFull_CaseB6Original(t *testing.T) {
 	for _, free := range levels {
 		t.Run(fmt.Sprintf("Free%dK", free>>10), func(t *testing.T) {
 			run := r.prepareOn(t, s, fmt.Sprintf("original-%d", free), 32)
-			w, ready := run.start(t)
-			if !ready {
-				t.Fatal("the worker does not start")
-			}
-			release := leave(t, filepath.Dir(run.dir), free)
-			run.begin(t)
-			if !run.finished(t, w) {
-				t.Fatal("the worker died")
-			}
-			release()
-			run.serves(t)
-			run.stop(t, w)
-			run.endedForSpace(t, rec)
-			if run.failed(t) {
+			if run.withLittleRoom(t, filepath.Dir(run.dir), free, rec) {
 				failed++
 			}
 		})

@@ -396,10 +396,3 @@ func (j *job) applicable(changes []layer.Change) int {
 	}
 	return n
 }
-
-func summary(found []applier.Conflict) string {
-	if len(found) == 1 {
-		return fmt.Sprintf("%q conflicts with the original (%s), which is as it was", found[0].Path, found[0].Kind)
-	}
-	return fmt.Sprintf("%d paths conflict with the original, which is as it was; the first is %q (%s)", len(found), found[0].Path, found[0].Kind)
-}

@@ -53,3 +53,10 @@ func fileState(e *layer.Entry) *events.FileState {
 		SHA256: strings.TrimPrefix(e.Digest, "sha256:"), Link: portable(layer.Path(e.Link)),
 	}
 }
+
+func summary(found []applier.Conflict) string {
+	if len(found) == 1 {
+		return fmt.Sprintf("%q conflicts with the original (%s), which is as it was", found[0].Path, found[0].Kind)
+	}
+	return fmt.Sprintf("%d paths conflict with the original, which is as it was; the first is %q (%s)", len(found), found[0].Path, found[0].Kind)
+}
