@@ -5,6 +5,7 @@ package test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -71,6 +72,8 @@ type scenario struct {
 	state          string // the plan's final state
 	// approved: another worker ran the steps; what is killed restores and applies.
 	approved bool
+	// dies is where another worker was killed before, on the same state directory; "" for nowhere.
+	dies string
 }
 
 // crashTree has one of everything that takes a path of its own through a checkpoint or an apply.
@@ -202,6 +205,44 @@ func (r *crashRun) begin(t *testing.T) {
 	}
 	_, err := r.Approve(t.Context(), r.id, "test")
 	must(t, err)
+}
+
+// dieBefore leaves what a worker leaves that was killed.
+func (r *crashRun) dieBefore(t *testing.T) {
+	t.Helper()
+	if r.dies == "" {
+		return
+	}
+	w, ready := r.start(t, "WARMFLEET_FAULT="+r.dies+":kill")
+	if !ready {
+		t.Fatal("the worker that is to die first does not start")
+	}
+	r.begin(t)
+	if r.finished(t, w) {
+		t.Fatalf("the worker did not die at %s", r.dies)
+	}
+}
+
+// unnamed are the layers of the cache that nobody can find again.
+func (r *crashRun) unnamed(t *testing.T) (ids []string) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(r.state, "worker/layers/*/layer.json"))
+	must(t, err)
+	if len(found) == 0 {
+		t.Error("the cache has no layers")
+	}
+	for _, file := range found {
+		b, err := os.ReadFile(file)
+		must(t, err)
+		var l struct {
+			Name string `json:"name"`
+		}
+		must(t, json.Unmarshal(b, &l))
+		if l.Name == "" {
+			ids = append(ids, filepath.Base(filepath.Dir(file)))
+		}
+	}
+	return ids
 }
 
 // finished waits until the plan is final, or the worker dead, and tells which.

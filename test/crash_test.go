@@ -35,6 +35,8 @@ func scenarios() []scenario {
 	}
 	return append(all, scenario{
 		name: "Approved", strategy: "copy_on_write", head: "apply: manual", steps: applies, state: events.StateApplied, approved: true,
+	}, scenario{
+		name: "Sweep", strategy: "copy_on_write", head: "apply: auto", steps: applies, state: events.StateApplied, dies: "checkpoint.frozen:1",
 	})
 }
 
@@ -60,6 +62,8 @@ type recorded struct {
 	scenario
 	points []point
 	after  layertest.Snapshot
+	// unnamed is how many layers without a stored name were left in the cache: kills leave no more.
+	unnamed int
 }
 
 func sweepCrashes(t *testing.T, r *crashRig, all []scenario, choose func(all []point, swept map[string]bool) []point) {
@@ -117,6 +121,7 @@ func (r *crashRig) record(t *testing.T, s scenario) recorded {
 	if s.approved {
 		r.execute(t, []killing{{recorded{scenario: s}, point{}, run}})
 	}
+	run.dieBefore(t)
 	trace := filepath.Join(r.path("tmp"), run.worker)
 	w, ready := run.start(t, "WARMFLEET_FAULT_TRACE="+trace)
 	if !ready {
@@ -127,13 +132,14 @@ func (r *crashRig) record(t *testing.T, s scenario) recorded {
 		t.Fatalf("%s died", run.worker)
 	}
 	run.stop(t, w)
-	rec := recorded{scenario: s, points: passages(t, trace), after: snapshot(t, run.dir)}
+	rec := recorded{scenario: s, points: passages(t, trace), after: snapshot(t, run.dir), unnamed: len(run.unnamed(t))}
 	run.judge(t, rec)
 	return rec
 }
 
 // killedAt runs a scenario with a worker that is killed at a point, and then with another.
 func (r *crashRun) killedAt(t *testing.T, rec recorded, p point) {
+	r.dieBefore(t)
 	w, ready := r.start(t, "WARMFLEET_FAULT="+p.String()+":kill")
 	if ready {
 		r.begin(t)
@@ -164,6 +170,9 @@ func (r *crashRun) killedAt(t *testing.T, rec recorded, p point) {
 	}
 	r.stop(t, next)
 	r.judge(t, rec)
+	if left := r.unnamed(t); len(left) > rec.unnamed {
+		t.Errorf("the cache holds %d layers that nobody can find again, without a kill %d: %v", len(left), rec.unnamed, left)
+	}
 	if !t.Failed() {
 		removeAll(t, r.dir)
 		removeAll(t, r.state)
