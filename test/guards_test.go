@@ -20,8 +20,8 @@ type control struct {
 }
 
 var controls = []control{
-	{guard: "layer.alias-fix", pkg: "internal/layer", test: "TestView_FreezeKeepsWhatWasShown/OverlayRoot/WriteLinked", rootOnly: true},
-	{guard: "layer.redirect", pkg: "internal/layer", test: "TestView_FreezeKeepsWhatWasShown/OverlayRoot/RenameDir", rootOnly: true},
+	{guard: "layer.alias-fix", pkg: "internal/layer", test: "TestDrivers/OverlayRoot/Freeze/WriteLinked", rootOnly: true},
+	{guard: "layer.redirect", pkg: "internal/layer", test: "TestDrivers/OverlayRoot/Freeze/RenameDir", rootOnly: true},
 	{guard: "layer.opaque", pkg: "internal/layer", test: "TestCache_Capture/FileBecomesDir"},
 	{guard: "layer.racy", pkg: "internal/layer", test: "TestCache_CaptureReadsRacyFilesAgain"},
 	{guard: "layer.journal-dir", pkg: "internal/layer", test: "TestCache_Capture/Journal"},
@@ -30,9 +30,9 @@ var controls = []control{
 	{guard: "layer.unpack-parents", pkg: "internal/layer", test: "TestCache_UnpackRefusesHostileArchives"},
 	{guard: "layer.exact-mirror", pkg: "internal/layer", test: "TestCache_RestoreMirrors/Extras"},
 	{guard: "layer.no-follow", pkg: "internal/layer", test: "TestFolder_OpensNoLink"},
-	{guard: "layer.overlay-xattrs", pkg: "internal/layer", test: "TestView_FreezeKeepsWhatWasShown/OverlayUser/RecreateDir"},
+	{guard: "layer.overlay-xattrs", pkg: "internal/layer", test: "TestDrivers/OverlayUser/Freeze/RecreateDir"},
 	{guard: "layer.decode-compare", pkg: "internal/layer", test: "TestCompress_ReadsBackWhatItWrote"},
-	{guard: "checkpoint.layers-first", pkg: "pkg/checkpoint", test: "TestManager_StoreMakesPortable"},
+	{guard: "checkpoint.layers-first", pkg: "pkg/checkpoint", test: "TestStore_KilledAnywhere"},
 	{guard: "checkpoint.named-again", pkg: "pkg/checkpoint", test: "TestCollect_AroundAWriter"},
 	{guard: "checkpoint.spare", pkg: "pkg/checkpoint", test: "TestCollect_EachPointBesideEachPoint"},
 	{guard: "checkpoint.server-clock", pkg: "pkg/checkpoint", test: "TestCollect_GraceByTheServersClock"},
