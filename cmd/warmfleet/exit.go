@@ -63,6 +63,8 @@ func (h *handle) explain(ctx context.Context, err error, verb, noun, id string) 
 	switch {
 	case err == nil:
 		return nil
+	case exitCode(err) == exitNotFound && noun == "plan" && strings.Contains(err.Error(), "checkpoint"):
+		return err // the plan is there
 	case exitCode(err) == exitNotFound && !strings.Contains(err.Error(), "worker"):
 		return &coded{exitNotFound, fmt.Errorf("%s %s: not found: see warmfleet %s ls", noun, id, noun)}
 	case noun == "plan" && errors.As(err, &a) && a.Code == api.CodeConflict:

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"unicode/utf8"
 
@@ -32,6 +33,9 @@ func (s *Scheduler) planDiff(ctx context.Context, body []byte) (any, error) {
 
 func (s *Scheduler) diffOf(ctx context.Context, planID, checkpointID string) (any, error) {
 	cp, err := checkpoint.Load(ctx, s.fleet.Checkpoints, checkpointID)
+	if errors.Is(err, checkpoint.ErrNotFound) {
+		return nil, fail(api.CodeNotFound, "checkpoint %s: deleted, and with it the difference of plan %s", checkpointID, planID)
+	}
 	if err != nil {
 		return nil, err
 	}
