@@ -45,7 +45,7 @@ func startDeployed(t *testing.T) deployed {
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("server is not ready")
 	}
 	d := deployed{s.ClientURL()}

@@ -66,6 +66,9 @@ const sweepUser = "echo mine>c; echo s>st; git add st; echo u>u"
 // A kill -9 before every step of files, index and branch, then recovery in either direction: exactly before or exactly after,
 // what the user had staged and not committed is there, and no lock of ours is left.
 func TestRepository_CrashSweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a sweep that starts processes one after the other")
+	}
 	reached := map[string]bool{}
 	for _, back := range []string{"", "1"} {
 		t.Run("back="+back, func(t *testing.T) {

@@ -113,7 +113,7 @@ func tokenServer(t *testing.T) string {
 	must(t, err)
 	s.Start()
 	t.Cleanup(s.Shutdown)
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("server is not ready")
 	}
 	return s.ClientURL()

@@ -24,7 +24,7 @@ func serve(t *testing.T, dir string, port int) *server.Server {
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("NATS server is not ready after 10 s")
 	}
 	return s

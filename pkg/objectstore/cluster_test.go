@@ -2,8 +2,11 @@ package objectstore_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -19,16 +22,17 @@ func startCluster(t *testing.T) []*server.Server {
 	t.Helper()
 	var ports []int
 	var routes []*url.URL // JetStream wants them before the first server starts
-	for range 3 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		addr, ok := l.Addr().(*net.TCPAddr)
-		must(t, l.Close())
-		if !ok {
-			t.Fatalf("address %v", l.Addr())
+	for len(ports) < 3 {
+		// Below what the kernel gives to those who ask for any: nobody takes it before the server does.
+		port := 20_000 + rand.IntN(12_000)
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(port))
+		l, err := net.Listen("tcp", addr)
+		if err != nil || slices.Contains(ports, port) {
+			continue
 		}
-		ports = append(ports, addr.Port)
-		routes = append(routes, &url.URL{Scheme: "nats", Host: addr.String()})
+		must(t, l.Close())
+		ports = append(ports, port)
+		routes = append(routes, &url.URL{Scheme: "nats", Host: addr})
 	}
 	var servers []*server.Server
 	for i, port := range ports {

@@ -32,7 +32,7 @@ func startServer(t *testing.T, change func(*server.Options)) *server.Server {
 		s.Shutdown()
 		s.WaitForShutdown()
 	})
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("server is not ready")
 	}
 	return s

@@ -33,7 +33,7 @@ func Start(t testing.TB, change ...func(*server.Options)) *server.Server {
 	}
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
-	if !s.ReadyForConnections(10 * time.Second) {
+	if !s.ReadyForConnections(time.Minute) {
 		t.Fatal("NATS server is not ready after 10 s")
 	}
 	return s

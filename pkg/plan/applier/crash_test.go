@@ -142,6 +142,9 @@ func memDir(t *testing.T) string {
 
 // A kill -9 before every step, then recovery: exactly before or exactly after, nothing in between, nothing left.
 func TestSession_CrashSweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a sweep that starts processes one after the other")
+	}
 	for _, back := range []string{"", "1"} {
 		t.Run("back="+back, func(t *testing.T) {
 			for i, killed := 0, true; killed; i++ {

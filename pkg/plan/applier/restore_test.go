@@ -155,6 +155,9 @@ func TestSession_RestoreLinksElsewhere(t *testing.T) {
 
 // Each step of a restore fails once: everything is as after the apply then, and the next try takes all back.
 func TestSession_RestoreFaultSweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a sweep that starts processes one after the other")
+	}
 	tr := newTrees(t, script(t, undoBase))
 	sh(t, tr.ours, undoScript)
 	back, pre := applied(t, tr)
@@ -195,6 +198,9 @@ func TestSession_RestoreFaultSweep(t *testing.T) {
 
 // A kill -9 before every step of a restore, then recovery: exactly before or exactly after.
 func TestSession_RestoreCrashSweep(t *testing.T) {
+	if testing.Short() {
+		t.Skip("short: a sweep that starts processes one after the other")
+	}
 	for i, killed := 0, true; killed; i++ {
 		dir := memDir(t)
 		tr := treesIn(t, dir, script(t, undoBase))
