@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"io"
 	"net"
-	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -25,8 +24,7 @@ const (
 // slowLink relays TCP at a rate, after a delay. What a worker sends and gets of layers can be held, for
 // it has a connection of its own for them.
 type slowLink struct {
-	url    string
-	target string
+	url string
 
 	mu   sync.Mutex
 	held chan struct{} // closed unless layers are held
@@ -34,36 +32,14 @@ type slowLink struct {
 
 func startSlowLink(t *testing.T, server string) *slowLink {
 	t.Helper()
-	u, err := url.Parse(server)
-	must(t, err)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
-	s := &slowLink{url: "nats://" + l.Addr().String(), target: u.Host, held: make(chan struct{})}
+	s := &slowLink{held: make(chan struct{})}
 	close(s.held)
-	t.Cleanup(func() {
-		l.Close()
-		s.release()
+	t.Cleanup(s.release)
+	s.url = relay(t, server, func(client, upstream net.Conn) {
+		layers := make(chan bool, 1)
+		go s.up(client, upstream, layers)
+		go s.down(client, upstream, layers)
 	})
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			upstream, err := net.Dial("tcp", s.target)
-			if err != nil {
-				client.Close()
-				continue
-			}
-			t.Cleanup(func() {
-				client.Close()
-				upstream.Close()
-			})
-			layers := make(chan bool, 1)
-			go s.up(client, upstream, layers)
-			go s.down(client, upstream, layers)
-		}
-	}()
 	return s
 }
 

@@ -25,6 +25,16 @@ func (c *cluster) NATS() string {
 // client publishes whether it gets lost on the way.
 func natsProxy(t *testing.T, server string, drop func(subject string, payload []byte) bool) string {
 	t.Helper()
+	return relay(t, server, func(client, upstream net.Conn) {
+		go io.Copy(client, upstream)
+		go forward(client, upstream, drop)
+	})
+}
+
+// relay listens in a server's place and gives every connection to join, with one of its own to the server. It
+// returns the URL to use instead.
+func relay(t *testing.T, server string, join func(client, upstream net.Conn)) string {
+	t.Helper()
 	u, err := url.Parse(server)
 	must(t, err)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -45,8 +55,7 @@ func natsProxy(t *testing.T, server string, drop func(subject string, payload []
 				client.Close()
 				upstream.Close()
 			})
-			go io.Copy(client, upstream)
-			go forward(client, upstream, drop)
+			join(client, upstream)
 		}
 	}()
 	return "nats://" + l.Addr().String()
