@@ -59,10 +59,8 @@ func (s *JetStream) lastMsg(ctx context.Context, subject string) (*nats.Msg, err
 	if err != nil {
 		return nil, err
 	}
-	var msg *nats.Msg
-	err = s.ask(ctx, func(ctx context.Context) (err error) {
-		msg, err = s.js.Conn().RequestWithContext(ctx, s.directSubject(), req)
-		return err
+	msg, err := ask(ctx, s.o.Stall, func(ctx context.Context) (*nats.Msg, error) {
+		return s.js.Conn().RequestWithContext(ctx, s.directSubject(), req)
 	})
 	if err != nil {
 		return nil, s.noBucket(err)
@@ -78,23 +76,25 @@ func (s *JetStream) lastMsg(ctx context.Context, subject string) (*nats.Msg, err
 }
 
 // ask repeats a request that changes nothing when its answer does not come: a connection
-// that is replaced loses both. It gives up with ErrStalled.
-func (s *JetStream) ask(ctx context.Context, request func(context.Context) error) error {
-	whole, cancel := context.WithTimeout(ctx, s.o.Stall)
+// that is replaced loses both. It gives up with ErrStalled after stall. The answer comes as a
+// value, since a request that was given up lives on and must write nothing that others read.
+func ask[T any](ctx context.Context, stall time.Duration, request func(context.Context) (T, error)) (T, error) {
+	var none T
+	whole, cancel := context.WithTimeout(ctx, stall)
 	defer cancel()
 	for {
 		once, cancel := context.WithTimeout(whole, requestTimeout)
-		_, err := unblocked(once, func() (struct{}, error) { return struct{}{}, request(once) })
+		answer, err := unblocked(once, func() (T, error) { return request(once) })
 		cancel()
 		switch {
 		case err == nil:
-			return nil
+			return answer, nil
 		case ctx.Err() != nil:
-			return ctx.Err()
+			return none, ctx.Err()
 		case whole.Err() != nil:
-			return fmt.Errorf("%w for %v: the server does not answer", ErrStalled, s.o.Stall)
+			return none, fmt.Errorf("%w for %v: the server does not answer", ErrStalled, stall)
 		case !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout):
-			return err
+			return none, err
 		}
 	}
 }

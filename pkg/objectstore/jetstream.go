@@ -276,10 +276,8 @@ func (s *JetStream) handle(ctx context.Context) (jetstream.Stream, error) {
 	if s.stream != nil {
 		return s.stream, nil
 	}
-	var st jetstream.Stream
-	err := s.ask(ctx, func(ctx context.Context) (err error) {
-		st, err = s.js.Stream(ctx, s.streamName())
-		return err
+	st, err := ask(ctx, s.o.Stall, func(ctx context.Context) (jetstream.Stream, error) {
+		return s.js.Stream(ctx, s.streamName())
 	})
 	if err != nil {
 		return nil, fmt.Errorf("bucket %q: %w", s.o.Bucket, err)
@@ -304,12 +302,9 @@ func (s *JetStream) streamInfo(ctx context.Context, filter string) (*jetstream.S
 	if err != nil {
 		return nil, err
 	}
-	var info *jetstream.StreamInfo
-	err = s.ask(ctx, func(ctx context.Context) (err error) {
-		info, err = st.Info(ctx, jetstream.WithSubjectFilter(filter))
-		return err
+	return ask(ctx, s.o.Stall, func(ctx context.Context) (*jetstream.StreamInfo, error) {
+		return st.Info(ctx, jetstream.WithSubjectFilter(filter))
 	})
-	return info, err
 }
 
 func (s *JetStream) purge(ctx context.Context, opts ...jetstream.StreamPurgeOpt) error {

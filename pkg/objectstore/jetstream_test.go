@@ -2,9 +2,12 @@ package objectstore_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -250,6 +253,29 @@ func TestJetStream_StoreLimit(t *testing.T) {
 	small := objectstoretest.Bytes(2, 1<<20)
 	objectstoretest.Put(t, s, "small", small)
 	objectstoretest.Check(t, s, "small", small)
+}
+
+// A request whose caller went away lives on for a moment, and must share nothing with the caller:
+// the race detector sees it when it does.
+func TestJetStream_CallerGoesAway(t *testing.T) {
+	s, _, _ := newStore(t)
+	var calls sync.WaitGroup
+	for i := range 200 {
+		ctx, cancel := context.WithCancel(t.Context())
+		calls.Go(func() {
+			defer cancel()
+			if _, err := s.Clock(ctx); err != nil && !errors.Is(err, context.Canceled) {
+				t.Errorf("Clock: got %v, want the time or %v", err, context.Canceled)
+			}
+		})
+		calls.Go(func() {
+			for range i * 100 {
+				runtime.Gosched()
+			}
+			cancel()
+		})
+	}
+	calls.Wait()
 }
 
 func TestNewJetStream_RefusesNegative(t *testing.T) {
