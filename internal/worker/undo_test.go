@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -175,34 +176,25 @@ func TestWorker_UndoFaultSweep(t *testing.T) {
 	r := newRig(t)
 	r.sh(t, undoTree)
 	w := r.make(t, "w1", r.fleet)
-	n, at := 0, -1
-	w.applyHook = func(point string) error {
-		n++
-		if n-1 == at {
-			return fmt.Errorf("%w at %s", errLostHere, point)
-		}
-		return nil
-	}
+	var sweep failing
+	w.applyHook = sweep.pass
 	run(t, w)
-	for at = 0; ; at++ {
+	for at := 0; ; at++ {
 		before := r.copy(t)
-		k := at
-		at = -1
 		p := r.submit(t, undoPlan)
 		r.ends(t, p.PlanID(), events.StateApplied)
 		r.tidied(t)
-		at, n = k, 0
 		after := r.copy(t)
+		sweep.arm(at)
 		r.askUndo(t, p.PlanID())
 		e := r.undoEnds(t, p.PlanID(), 1)
-		reached := n > at
-		at = -1
+		reached := sweep.disarm() > at
 		if e.Kind() == events.TypeUndoFailed { // taken back, and said so
 			r.tidied(t)
 			layertest.Compare(t, r.tree, after, exact)
 			r.askUndo(t, p.PlanID())
 			if e = r.undoEnds(t, p.PlanID(), 2); e.Kind() != events.TypeRolledBack {
-				t.Fatalf("step %d: %s", k, e.Data.Error)
+				t.Fatalf("step %d: %s", at, e.Data.Error)
 			}
 		}
 		r.tidied(t)
@@ -210,8 +202,39 @@ func TestWorker_UndoFaultSweep(t *testing.T) {
 		if !reached {
 			return
 		}
-		at = k
 	}
+}
+
+// failing lets one step of an undo fail.
+type failing struct {
+	mu       sync.Mutex
+	armed    bool
+	at, seen int
+}
+
+func (f *failing) pass(point string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seen++
+	if f.armed && f.seen-1 == f.at {
+		return fmt.Errorf("%w at %s", errLostHere, point)
+	}
+	return nil
+}
+
+// arm counts from here on and makes the step with this number fail.
+func (f *failing) arm(at int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed, f.at, f.seen = true, at, 0
+}
+
+// disarm lets all steps pass and returns how many were seen since arm.
+func (f *failing) disarm() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed = false
+	return f.seen
 }
 
 var errLostHere = errors.New("lost here")
