@@ -25,7 +25,7 @@ func serve(t *testing.T, dir string, port int) *server.Server {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("NATS server is not ready after 10 s")
+		t.Fatal("NATS server is not ready")
 	}
 	return s
 }

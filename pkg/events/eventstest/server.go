@@ -34,7 +34,7 @@ func Start(t testing.TB, change ...func(*server.Options)) *server.Server {
 	s.Start()
 	t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
 	if !s.ReadyForConnections(time.Minute) {
-		t.Fatal("NATS server is not ready after 10 s")
+		t.Fatal("NATS server is not ready")
 	}
 	return s
 }

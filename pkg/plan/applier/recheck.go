@@ -11,7 +11,7 @@ import (
 
 // outlook is what an operation still needs in one direction: nothing, a step, or something that cannot be.
 type outlook struct {
-	todo    bool
+	step    bool
 	blocked Kind
 }
 
@@ -63,18 +63,18 @@ func (x *executor) forward(o *op) (outlook, error) {
 		}
 	case opMeta:
 		if x.ours[o.Path] != nil {
-			return outlook{todo: true}, nil
+			return outlook{step: true}, nil
 		}
 	}
 	switch {
 	case now == nil:
 		return outlook{blocked: KindDeletedByOriginal}, nil
 	case o.Kind == opMeta:
-		return outlook{todo: true, blocked: foreign(now, o.Old, o.New)}, nil
+		return outlook{step: true, blocked: foreign(now, o.Old, o.New)}, nil
 	case !same(now, o.Old):
 		return outlook{blocked: changed(o, now)}, nil
 	}
-	return outlook{todo: true}, nil
+	return outlook{step: true}, nil
 }
 
 func (x *executor) forwardPut(o *op, now *state) (outlook, error) {
@@ -82,7 +82,7 @@ func (x *executor) forwardPut(o *op, now *state) (outlook, error) {
 		return outlook{blocked: KindAddedBoth}, nil
 	}
 	if x.ours[dirOf(o.Path)] != nil {
-		return outlook{todo: true}, nil
+		return outlook{step: true}, nil
 	}
 	dir, _, err := x.tree.parent(o.Path)
 	switch {
@@ -93,7 +93,7 @@ func (x *executor) forwardPut(o *op, now *state) (outlook, error) {
 	case err != nil:
 		return outlook{}, err
 	}
-	return outlook{todo: true}, dir.Close()
+	return outlook{step: true}, dir.Close()
 }
 
 func (x *executor) forwardRmdir(o *op, now *state) (outlook, error) {
@@ -108,7 +108,7 @@ func (x *executor) forwardRmdir(o *op, now *state) (outlook, error) {
 	if slices.ContainsFunc(names, alien) {
 		return outlook{blocked: KindNotEmpty}, nil
 	}
-	return outlook{todo: true}, nil
+	return outlook{step: true}, nil
 }
 
 // back says what taking an operation back would meet, given that those after it are taken back.
@@ -138,7 +138,7 @@ func (x *executor) back(o *op) (outlook, error) {
 			return outlook{}, nil // what it changed is not there
 		}
 	}
-	return outlook{todo: true}, nil
+	return outlook{step: true}, nil
 }
 
 func (x *executor) backPut(o *op, now *state) (outlook, error) {
@@ -151,7 +151,7 @@ func (x *executor) backPut(o *op, now *state) (outlook, error) {
 		if !same(now, o.New) {
 			return outlook{blocked: KindModifiedSince}, nil
 		}
-		return outlook{todo: true}, nil
+		return outlook{step: true}, nil
 	}
 	names, err := x.tree.names(o.Path)
 	if err != nil {
@@ -161,7 +161,7 @@ func (x *executor) backPut(o *op, now *state) (outlook, error) {
 	if slices.ContainsFunc(names, alien) {
 		return outlook{blocked: KindNotEmpty}, nil
 	}
-	return outlook{todo: true}, nil
+	return outlook{step: true}, nil
 }
 
 // backRemoved looks at where something is to return to.
@@ -169,7 +169,7 @@ func (x *executor) backRemoved(o *op, now *state) (outlook, error) {
 	ours := x.ours[o.Path]
 	switch {
 	case now == nil, ours != nil && now.Ino == ours.Ino:
-		return outlook{todo: true}, nil
+		return outlook{step: true}, nil
 	case o.Kind == opRmdir && now.Type == layer.Dir:
 		return outlook{}, nil
 	}
@@ -184,7 +184,7 @@ func (x *executor) revert(o *op) error {
 		return err
 	case look.blocked != "":
 		return &Blocked{Back: []Conflict{o.conflict(look.blocked, nil)}}
-	case !look.todo:
+	case !look.step:
 		return nil
 	case o.Kind == opMeta:
 		return x.unmeta(o)
