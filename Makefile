@@ -30,8 +30,10 @@ fuzz: ## run each fuzz target of the plan format for half a minute
 	go test -run '^$$' -fuzz '^FuzzParseYAML$$' -fuzztime 30s ./pkg/plan
 	go test -run '^$$' -fuzz '^FuzzParseJSON$$' -fuzztime 30s ./pkg/plan
 
-schema: ## write pkg/plan/schema.json anew after a change of the plan's structs
+schema: ## write the JSON Schemas anew after a change of the structs of plans, pool files and messages
 	go test ./pkg/plan -run TestSchema_IsGenerated -update
+	go test ./pkg/poolfile -run TestSchema_IsGenerated -update
+	go test ./pkg/events -run Schemas -update
 
 ci: ## run all that continuous integration runs
 	.ci/run

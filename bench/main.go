@@ -1,7 +1,7 @@
 // Command bench measures every number of the design beside what it is compared with.
 //
 //	go run ./bench              all of them
-//	go run ./bench/NAME         one: start, command, sandbox, checkpoint, rollback, base, throughput, recovery
+//	go run ./bench/NAME         one: start, exec, pool, checkpoint, rollback, base, throughput, recovery
 //	go run ./bench -json        one JSON object a row
 //	go run ./bench -quick       few samples, which only shows that everything runs
 package main

@@ -47,7 +47,8 @@ func TestBadInput_Plans(t *testing.T) {
 		{"NotYAML", "version: [1\n", 2, []string{":"}},
 		{"Version", "version: 2\nsteps: [{run: x}]\n", 2, []string{"version", "1"}},
 		{"Leaves", "version: 1\nsteps:\n  - write_file: {path: ../x, content: y}\n", 2, []string{"../x", ":3:"}},
-		{"NotBuiltYet", "version: 1\nlimits: {memory_mb: 100}\nsteps: [{run: x}]\n", 10, []string{"limits.memory_mb", "not enforced"}},
+		{"NotBuiltYet", "version: 1\nkey: k\nsteps: [{run: x}]\n", 10, []string{"key", "not serialised"}},
+		{"AbsentLimit", "version: 1\nlimits: {cpu_cores: 1}\nsteps: [{run: x}]\n", 10, []string{"cpu", "control groups", "--isolation preferred"}},
 		{"TooLarge", "version: 1\nsteps: [{write_file: {path: a, content: " + strings.Repeat("x", 600_000) + "}}]\n", 2, []string{"524288"}},
 		{"GitStrategy", "version: 1\nstrategy: git_worktree\nsteps: [{run: x}]\n", 2, []string{"git_worktree", dir}},
 		{"BadApply", "version: 1\nstrategy: none\napply: manual\nsteps: [{run: x}]\n", 2, []string{"apply", ":3:"}},
@@ -55,11 +56,13 @@ func TestBadInput_Plans(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			file := p.path("home", tt.name+".yaml")
 			p.write(t, file, tt.text)
-			r := p.warmfleet(t, "run", file, "--path", dir)
-			if tt.name == "GitStrategy" { // it takes the fleet to find out
+			r := p.warmfleet(t, "run", file, "--path", dir, "--cgroups", "none")
+			if tt.name == "GitStrategy" || tt.name == "AbsentLimit" { // it takes the fleet to find out
 				r.exits(t, tt.code)
-				if !strings.Contains(r.stderr, dir) {
-					t.Errorf("stderr: %s", r.stderr)
+				for _, word := range tt.words {
+					if !strings.Contains(r.stderr, word) {
+						t.Errorf("got %q, want %q in it", r.stderr, word)
+					}
 				}
 				return
 			}

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -124,7 +123,7 @@ func (c *cluster) ended(t testing.TB, id, state string) events.View {
 // records are all events of a plan so far.
 func (c *cluster) records(t testing.TB, id string) []events.Record {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
 	defer cancel()
 	all, err := c.Events(ctx, id)
 	if err != nil {

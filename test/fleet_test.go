@@ -224,7 +224,7 @@ func TestRun_MissingGuarantees(t *testing.T) {
 	}
 	unchanged(t, dir, before)
 	doctor := within("doctor", "-o", "json").exits(t, 10)
-	if !strings.Contains(doctor.stdout, `"absent"`) {
+	if !strings.Contains(doctor.stdout, `"absent"`) || !strings.Contains(doctor.stdout, "sysctl user.max_user_namespaces") {
 		t.Errorf("doctor: %s", doctor.stdout)
 	}
 	v := within("run", file, "--path", dir, "--isolation", "preferred", "-o", "json").exits(t, 0).view(t)

@@ -5,11 +5,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io/fs"
 	"os"
 	"os/exec"
 	osuser "os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,8 +32,15 @@ const (
 	commandLimit = 120 * time.Second
 )
 
+// atOnce is how many tests run at once unless -parallel says so: they wait for processes more than they compute.
+const atOnce = 4
+
 func TestMain(m *testing.M) {
 	isolate.Main()
+	if err := flag.Set("test.parallel", strconv.Itoa(max(atOnce, runtime.GOMAXPROCS(0)))); err != nil {
+		panic(err)
+	}
+	flag.Parse() // the command line wins
 	os.Exit(runTests(m))
 }
 

@@ -77,7 +77,7 @@ func (a *app) tellUnserved(ctx context.Context, h *handle, id string) {
 	if err != nil || v.Final {
 		return
 	}
-	if served, err := h.served(ctx, v.Resource); err == nil && !served {
+	if served, err := h.served(ctx, v.Resource, poolsOf(v.Pool)); err == nil && !served {
 		a.note("plan %s is approved, but no live worker allows %s: waiting for one", id, resource(v.Resource))
 	}
 }

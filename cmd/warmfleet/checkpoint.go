@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"os"
 	"slices"
 	"text/tabwriter"
 
@@ -85,13 +84,16 @@ func describe(out io.Writer, cp api.Checkpoint) {
 	line("created", cp.CreatedAt.Format("2006-01-02 15:04:05 MST"))
 	line("size", fmt.Sprintf("%s (%d bytes)", size(cp.SizeBytes), cp.SizeBytes))
 	line("portable", fmt.Sprint(cp.Portable))
+	if cp.Fuzzy {
+		line("fuzzy", "processes ran when it was taken: files may be half written")
+	}
 	line("worker", cp.Worker)
 	line("base", cp.Base)
 	for _, l := range cp.Layers {
 		line("layer", l)
 	}
 	for _, k := range slices.Sorted(maps.Keys(cp.Metadata)) {
-		line("metadata", k+"="+cp.Metadata[k])
+		line("metadata", oneLine(k+"="+cp.Metadata[k]))
 	}
 	if string(cp.Lost) != "[]" {
 		line("lost", string(cp.Lost))
@@ -105,7 +107,7 @@ func (a *app) checkpointExport() *cobra.Command {
 			if err := idArg("checkpoint", args[0]); err != nil {
 				return err
 			}
-			if f, ok := a.stdout.(*os.File); ok && terminal(f) {
+			if _, ok := a.stdout.(*tty); ok {
 				return usagef("checkpoint export: stdout is a terminal: redirect it, as in > tree.tar")
 			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {

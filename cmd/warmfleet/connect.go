@@ -13,6 +13,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/client"
 	"github.com/warmfleet/warmfleet/pkg/events"
+	"github.com/warmfleet/warmfleet/pkg/plan"
 )
 
 const (
@@ -84,12 +85,19 @@ func (h *handle) close(ctx context.Context) error {
 }
 
 // work makes a local fleet able to run plans on a resource: with a worker in this process
-// that allows it, of which cfg says the rest. A given server has workers of its own.
+// that allows it and serves no pools but those that cfg names; cfg says the rest. A given server has workers of its own, and
+// so has a fleet of another process for the pools that it serves.
 func (h *handle) work(ctx context.Context, r events.Resource, cfg worker.Config) error {
 	if h.local == nil {
 		return nil
 	}
+	if !h.local.Holds() && len(cfg.Pools) > 0 {
+		if served, err := h.served(ctx, r, cfg.Pools); served || err != nil {
+			return err
+		}
+	}
 	h.works = true
+	cfg.NoPools = len(cfg.Pools) == 0
 	cfg.Layers = fleet.Layers(cfg.Layers)
 	cfg.HostID, cfg.Slots, cfg.AllowPaths, cfg.DrainTimeout = fleet.HostID(""), localSlots, directories(r), localDrain
 	return h.local.AddWorker(ctx, cfg)
@@ -102,47 +110,56 @@ func (h *handle) workIfNeeded(ctx context.Context, r events.Resource, cfg worker
 		return nil
 	}
 	if !h.local.Holds() {
-		if served, err := h.served(ctx, r); served || err != nil {
+		if served, err := h.served(ctx, r, cfg.Pools); served || err != nil {
 			return err
 		}
 	}
 	return h.work(ctx, r, cfg)
 }
 
-// served tells whether a live worker takes plans on a resource.
-func (h *handle) served(ctx context.Context, r events.Resource) (bool, error) {
+// served tells whether a live worker takes plans on a resource and serves the pools that they name.
+func (h *handle) served(ctx context.Context, r events.Resource, pools []string) (bool, error) {
 	workers, err := h.Workers(ctx)
 	return slices.ContainsFunc(workers, func(w events.Worker) bool {
-		return w.State == "ready" && (r.Path == "" || w.Host == r.Host && w.PathPool(r.Path) != "")
+		lacks := slices.ContainsFunc(pools, func(pool string) bool { _, serves := w.Pools[pool]; return !serves })
+		return w.State == events.WorkerReady && !lacks && (r.Path == "" || w.Host == r.Host && w.PathPool(r.Path) != "")
 	}), err
 }
 
-// canExpose refuses directories for the steps where another worker than that of this process
-// may run them.
-func (h *handle) canExpose(ctx context.Context, dirs []string, r events.Resource) error {
-	if len(dirs) == 0 {
+// poolsOf are the pools that a worker has to serve for a plan: the one it names, if any.
+func poolsOf(pool string) []string {
+	if pool == "" {
+		return nil
+	}
+	return []string{pool}
+}
+
+// runsHere refuses a flag that says what the worker of this process gives to steps, when it
+// is used where another worker may run them.
+func (h *handle) runsHere(ctx context.Context, flag string, used bool, p *plan.Plan) error {
+	if !used {
 		return nil
 	}
 	var others bool
 	var err error
 	if h.local != nil && !h.local.Holds() {
-		others, err = h.served(ctx, r)
+		others, err = h.served(ctx, resourceOf(p), poolsOf(p.Pool))
 	}
 	if h.local == nil || others {
-		return usagef("--expose: the fleet's own workers run the plan: give it to warmfleet up or worker instead")
+		return usagef("--%s: the fleet's own workers run the plan: give it to warmfleet up or worker instead", flag)
 	}
 	return err
 }
 
-// tellTakenUp names the plans that earlier commands left and that a worker for a resource
+// tellTakenUp names the plans that earlier commands left and that a worker for a plan
 // goes on with as well.
-func (a *app) tellTakenUp(ctx context.Context, h *handle, r events.Resource) error {
+func (a *app) tellTakenUp(ctx context.Context, h *handle, p *plan.Plan) error {
 	if h.local == nil || !h.local.Holds() {
 		return nil
 	}
 	plans, err := h.Plans(ctx)
 	for _, v := range plans {
-		if !v.Final && v.State != events.StateAwaitingApproval && covers(directories(r), directories(v.Resource)) {
+		if !v.Final && v.State != events.StateAwaitingApproval && (v.Pool == "" || v.Pool == p.Pool) && covers(directories(resourceOf(p)), directories(v.Resource)) {
 			a.note("goes on as well: plan %s (%s) on %s, which an earlier command left %s; to drop it: warmfleet plan cancel %s", v.ID, v.Name, resource(v.Resource), v.State, v.ID)
 		}
 	}

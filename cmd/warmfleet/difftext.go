@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"unicode/utf8"
+
+	"github.com/warmfleet/warmfleet/internal/termsafe"
 )
 
 // ANSI colours as git gives them to the parts of a difference.
@@ -19,11 +20,11 @@ const (
 
 // diffWriter is where a difference goes: to a terminal so that it is safe to look at, to all else as it is.
 func diffWriter(w io.Writer) io.Writer {
-	f, ok := w.(*os.File)
-	if !ok || !terminal(f) {
+	t, ok := w.(*tty)
+	if !ok {
 		return w
 	}
-	return &screen{w: w, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
+	return &screen{w: t.file, colour: os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"}
 }
 
 // screen shows a difference to a person: what a terminal would act on is spelled out, and lines have colours.
@@ -56,7 +57,7 @@ func (s *screen) line(out *bytes.Buffer, line []byte) {
 		colour = ""
 	}
 	out.WriteString(colour)
-	spell(out, line)
+	out.Write(termsafe.AppendLine(nil, line))
 	if colour != "" {
 		out.WriteString(colourOff)
 	}
@@ -90,27 +91,4 @@ func (s *screen) colourOf(line []byte) string {
 		return ""
 	}
 	return colourHead
-}
-
-// spell writes text with everything that a terminal would act on made visible: control characters in caret form,
-// bytes that are not UTF-8 as <ff>, other controls and marks that change the order of what is shown as <U+202E>.
-func spell(out *bytes.Buffer, text []byte) {
-	for len(text) > 0 {
-		r, n := utf8.DecodeRune(text)
-		switch {
-		case r == utf8.RuneError && n == 1:
-			fmt.Fprintf(out, "<%02x>", text[0])
-		case r == '\t':
-			out.WriteByte('\t')
-		case r < 0x20 || r == 0x7f:
-			out.WriteByte('^')
-			out.WriteByte(byte(r) ^ 0x40)
-		case r < 0xa0 && r > 0x7f, r == 0x061c, r == 0x200e, r == 0x200f, r == 0xfeff,
-			r >= 0x2028 && r <= 0x202e, r >= 0x2066 && r <= 0x2069:
-			fmt.Fprintf(out, "<U+%04X>", r)
-		default:
-			out.Write(text[:n])
-		}
-		text = text[n:]
-	}
 }

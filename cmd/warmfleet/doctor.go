@@ -2,108 +2,109 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
-	"github.com/warmfleet/warmfleet/internal/isolate"
-	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/internal/doctor"
+	"github.com/warmfleet/warmfleet/internal/limit"
 	"github.com/warmfleet/warmfleet/internal/natsboot"
 )
 
-// doctorReport is what `doctor` prints.
-type doctorReport struct {
-	Isolation  string `json:"isolation"`
-	Overlay    bool   `json:"overlay"`
-	OverlayWhy string `json:"overlay_why,omitempty"`
-	// Layers is how a worker here would make the trees of sandboxes.
-	Layers     layer.Choice                 `json:"layers"`
-	Guarantees map[string]isolate.Guarantee `json:"guarantees"`
-	Missing    []string                     `json:"missing"`
-}
-
 func (a *app) doctorCommand() *cobra.Command {
-	return &cobra.Command{
+	var cgroups string
+	c := &cobra.Command{
 		Use: "doctor", Short: "Try out what this machine can guarantee to a plan", Args: args(0, "no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(c.Context()) },
+		Long: `Try out what this machine can guarantee to a plan: a sandbox is started and commands in it try to break out and to
+exceed limits. Each guarantee is enforced, best_effort or absent, with why and what to do. Needs no server.
+Exit code 10: something that --isolation required (the default of workers) asks for is not enforced.`,
+		RunE: func(c *cobra.Command, _ []string) error { return a.doctor(c.Context(), cgroups) },
 	}
+	c.Flags().StringVar(&cgroups, "cgroups", "", "control groups to try: auto, v2, v1 or none (default auto)")
+	return c
 }
 
-func (a *app) doctor(ctx context.Context) error {
+func (a *app) doctor(ctx context.Context, cgroups string) error {
+	if err := checkCgroups(cgroups); err != nil {
+		return err
+	}
 	dir, err := natsboot.StateDir(a.stateDir)
 	if err != nil {
 		return &coded{exitUsage, err}
 	}
-	r, err := isolate.Probe(ctx, dir)
+	r, err := doctor.Examine(ctx, doctor.Options{StateDir: dir, Cgroups: limit.Version(cgroups), Log: a.log()})
 	if err != nil {
 		return err
 	}
-	layers, err := a.tryLayers(dir, r)
-	if err != nil {
-		return err
-	}
-	out := doctorReport{
-		Isolation: string(r.Rung), Overlay: r.Overlay, OverlayWhy: r.OverlayWhy, Layers: layers, Guarantees: r.Guarantees,
-		Missing: r.Unmet(isolate.NetworkNone),
-	}
-	if out.Missing == nil {
-		out.Missing = []string{}
-	}
-	err = a.printer().one(out, out.Isolation, func(w io.Writer) { out.write(w) })
-	if err == nil && len(out.Missing) > 0 {
-		return &coded{exitGuarantee, fmt.Errorf("required guarantees do not hold here: %s: run with --isolation preferred to do without", strings.Join(out.Missing, ", "))}
+	err = a.printer().one(r, r.Isolation, func(w io.Writer) { writeDoctor(w, r) })
+	if err == nil && len(r.Missing) > 0 {
+		return &coded{exitGuarantee, fmt.Errorf(
+			"required guarantees do not hold here: %s: mend it as said above, or run plans without by --isolation preferred", strings.Join(r.Missing, ", "))}
 	}
 	return err
 }
 
-// tryLayers chooses the driver as a worker of this state directory would.
-func (a *app) tryLayers(dir string, r isolate.Report) (layer.Choice, error) {
-	tmp, err := os.MkdirTemp(dir, "doctor-")
-	if err != nil {
-		return layer.Choice{}, fmt.Errorf("doctor: try how layers can be kept in %s: %w", dir, err)
+// checkCgroups refuses a value of --cgroups.
+func checkCgroups(version string) error {
+	if _, err := limit.ParseVersion(version); err != nil {
+		return usagef("--cgroups %q: use auto, v2, v1 or none", version)
 	}
-	defer layer.RemoveTree(tmp)
-	o := layer.Options{Owner: os.Getuid(), Log: a.log()}
-	if r.Rung == isolate.RungRoot {
-		o.Owner, o.Trusted = isolate.HostID, true
-	}
-	cache, err := layer.OpenCache(filepath.Join(tmp, "layers"), o)
-	if err != nil {
-		return layer.Choice{}, err
-	}
-	choice, err := cache.Choose("", r.OverlayWhy)
-	return choice, errors.Join(err, cache.Close())
+	return nil
 }
 
-func (r doctorReport) write(w io.Writer) {
-	overlay := "works"
-	if !r.Overlay {
-		overlay = "does not work: " + r.OverlayWhy
-	}
-	layers := string(r.Layers.Driver)
-	if r.Layers.Why != "" {
-		layers += ": " + r.Layers.Why
-	}
+func writeDoctor(w io.Writer, r doctor.Report) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "isolation\t%s\noverlay\t%s\nlayers\t%s\n", r.Isolation, overlay, layers)
-	for _, name := range slices.Sorted(maps.Keys(r.Guarantees)) {
-		g := r.Guarantees[name]
-		text := string(g.State)
-		if g.Why != "" {
-			text += ": " + g.Why
-		}
-		if g.Fix != "" {
-			text += "; " + g.Fix
+	row := func(name, text string, more ...string) {
+		for _, m := range more {
+			if m != "" {
+				text += ": " + m
+			}
 		}
 		fmt.Fprintf(t, "%s\t%s\n", name, text)
 	}
+	works := func(why string) string {
+		if why == "" {
+			return "works"
+		}
+		return "no: " + why
+	}
+	row("isolation", r.Isolation)
+	for _, name := range slices.Sorted(maps.Keys(r.Guarantees)) {
+		g := r.Guarantees[name]
+		row("  "+name, string(g.State), g.Why)
+		if g.Fix != "" {
+			row("", "to do: "+g.Fix)
+		}
+	}
+	s := r.System
+	row("kernel", fmt.Sprintf("%s %s, user %d", s.Kernel, s.Arch, s.UID))
+	row("  user namespaces", works(s.UserNamespaces))
+	row("  idmap", works(s.IDMap))
+	row("  seccomp", works(s.Seccomp))
+	row("  landlock", fmt.Sprintf("ABI %d", s.Landlock))
+	row("  cgroups", s.Cgroups)
+	row("layers", string(r.Layers.Driver))
+	for _, d := range slices.Sorted(maps.Keys(r.Drivers)) {
+		row("  "+d, works(r.Drivers[d]))
+	}
+	row("state", r.State.Path)
+	row("  file system", fmt.Sprintf("%s, %d MB free", r.State.FileSystem, r.State.FreeBytes>>20), r.State.Warning)
+	row("programs", "")
+	for _, p := range r.Programs {
+		switch {
+		case p.Path == "":
+			row("  "+p.Name, "not found")
+		case p.Visible:
+			row("  "+p.Name, strings.TrimSpace(p.Version+" "+p.Path))
+		default:
+			row("  "+p.Name, strings.TrimSpace(p.Version+" "+p.Path), "not in sandboxes", p.Why)
+		}
+	}
 	t.Flush()
+	fmt.Fprintf(w, "tried in %d ms\n", r.TookMilli)
 }

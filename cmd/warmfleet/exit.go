@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/warmfleet/warmfleet/internal/natsboot"
@@ -57,6 +58,14 @@ func idArg(noun, id string) error {
 	return nil
 }
 
+// nameOrID is an id as it is, and any other name in quotes: it may hold anything.
+func nameOrID(name string) string {
+	if _, err := events.ParseID(name); err == nil {
+		return name
+	}
+	return strconv.Quote(name)
+}
+
 // explain says of what an answer of the API means for people: not there, or not now.
 func (h *handle) explain(ctx context.Context, err error, verb, noun, id string) error {
 	var a *client.Error
@@ -66,7 +75,7 @@ func (h *handle) explain(ctx context.Context, err error, verb, noun, id string) 
 	case exitCode(err) == exitNotFound && noun == "plan" && strings.Contains(err.Error(), "checkpoint"):
 		return err // the plan is there
 	case exitCode(err) == exitNotFound && !strings.Contains(err.Error(), "worker"):
-		return &coded{exitNotFound, fmt.Errorf("%s %s: not found: see warmfleet %s ls", noun, id, noun)}
+		return &coded{exitNotFound, fmt.Errorf("%s %s: not found: see warmfleet %s ls", noun, nameOrID(id), noun)}
 	case noun == "plan" && errors.As(err, &a) && a.Code == api.CodeConflict:
 		if v, failed := h.Plan(ctx, id); failed == nil {
 			return usagef("plan %s: nothing to %s: it is %s", id, verb, strings.ReplaceAll(v.State, "_", " "))
@@ -89,7 +98,7 @@ func exitCode(err error) int {
 		return exitUsage
 	case errors.As(err, &a):
 		return apiExit(a.Code)
-	case errors.Is(err, events.ErrNotFound), errors.Is(err, checkpoint.ErrNotFound):
+	case errors.Is(err, events.ErrNotFound), errors.Is(err, checkpoint.ErrNotFound), errors.Is(err, client.ErrNoSession):
 		return exitNotFound
 	case errors.Is(err, natsboot.ErrUnreachable):
 		return exitUnreachable

@@ -25,12 +25,12 @@ type upFlags struct {
 	slots     int
 	listen    string
 	paths     []string
-	expose    []string
+	shown     fleet.Shown
 	isolation string
 	layers    string
 	budget    int64
 	keep      *scheduler.Keep
-	budgets   worker.Config // of it only the budgets
+	budgets   worker.Config // of it only the budgets, where secrets are, and the control groups
 }
 
 func (a *app) upCommand() *cobra.Command {
@@ -49,12 +49,14 @@ on loopback only, with credentials of its own. Workers on other hosts need a ser
 	fl.IntVar(&f.slots, "slots", 4, "plans at once on each worker")
 	fl.StringVar(&f.listen, "listen", "", "host:port of NATS on loopback (default a random port)")
 	fl.StringArrayVar(&f.paths, "allow-path", nil, "directory that path plans may name; may be repeated")
-	fl.StringArrayVar(&f.expose, "expose", nil, exposeHelp)
+	fleet.ShownFlags(fl, &f.shown)
 	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
 	fl.StringVar(&f.layers, "layers", "", layersHelp)
 	fl.Var((*fleet.Bytes)(&f.budget), "base-budget", "what bases may take on disk for each worker; 0: a fifth of the file system, -1: no bound")
 	f.keep = fleet.KeepFlags(fl)
 	fleet.BudgetFlags(fl, &f.budgets)
+	fleet.SecretFlags(fl, &f.budgets)
+	fleet.CgroupsFlag(fl, &f.budgets)
 	return c
 }
 
@@ -65,7 +67,7 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	if !slices.Contains([]string{"required", "preferred", "off"}, f.isolation) {
 		return usagef("--isolation %q: use required, preferred or off", f.isolation)
 	}
-	if err := checkLayers(f.layers); err != nil {
+	if err := errors.Join(checkLayers(f.layers), checkCgroups(f.budgets.Cgroups)); err != nil {
 		return err
 	}
 	if f.listen != "" {
@@ -106,16 +108,17 @@ func (a *app) serve(ctx context.Context, l *fleet.Local, f upFlags) error {
 	if err != nil {
 		return &coded{exitUsage, err}
 	}
-	expose, err := exposed(f.expose)
+	expose, caches, err := f.shown.Dirs()
 	if err != nil {
-		return err
+		return &coded{exitUsage, err}
 	}
 	for i := range f.workers {
 		err := l.AddWorker(ctx, worker.Config{
-			Name: fmt.Sprintf("up-%d", i+1), HostID: fleet.HostID(""), Slots: f.slots, AllowPaths: paths, Expose: expose,
+			Name: fmt.Sprintf("up-%d", i+1), HostID: fleet.HostID(""), Slots: f.slots, AllowPaths: paths, Expose: expose, Caches: caches,
 			Isolation: worker.Isolation(f.isolation), Layers: fleet.Layers(f.layers), Warm: f.slots, DrainTimeout: worker.DefaultDrain,
 			BaseBudget:  f.budget,
 			CacheBudget: f.budgets.CacheBudget, PlanBudget: f.budgets.PlanBudget,
+			SecretsDir: f.budgets.SecretsDir, Cgroups: f.budgets.Cgroups,
 		})
 		if err != nil {
 			return err
@@ -148,7 +151,7 @@ func (a *app) workerLs() *cobra.Command {
 				}
 				s := sheet{data: workers, header: []string{"NAME", "STATE", "FREE", "SLOTS", "ISOLATION", "HOST"}, wide: 1}
 				for _, w := range workers {
-					s.rows = append(s.rows, []any{w.Name, w.State, w.Free, w.Slots, w.Isolation, w.Host})
+					s.rows = append(s.rows, []any{w.Name, w.State, w.Free, w.Slots, isolationOf(w), w.Host})
 				}
 				return a.printer().list(s)
 			})
@@ -168,7 +171,7 @@ func (a *app) workerShow() *cobra.Command {
 				for _, w := range workers {
 					if w.Name == args[0] {
 						return a.printer().one(w, w.Name, func(out io.Writer) {
-							fmt.Fprintf(out, "name       %s\nhost       %s\nstate      %s\nslots      %d, %d free\nisolation  %s\n", w.Name, w.Host, w.State, w.Slots, w.Free, w.Isolation)
+							fmt.Fprintf(out, "name       %s\nhost       %s\nstate      %s\nslots      %d, %d free\nisolation  %s\n", w.Name, w.Host, w.State, w.Slots, w.Free, isolationOf(w))
 							for _, token := range slices.Sorted(maps.Keys(w.Pools)) {
 								fmt.Fprintf(out, "pool       %s %s\n", token, w.Pools[token])
 							}

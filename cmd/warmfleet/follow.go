@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
 	"sync"
 	"time"
 
@@ -142,7 +141,7 @@ func (a *app) show(ctx context.Context, h *handle, id string) error {
 // showDiff shows a difference that somebody is asked about: once, where stdout is read by
 // the same person.
 func (a *app) showDiff(diff []byte) {
-	if f, ok := a.stdout.(*os.File); ok && a.forPeople() && terminal(f) {
+	if _, ok := a.stdout.(*tty); ok && a.forPeople() {
 		diffWriter(a.stdout).Write(diff)
 		a.diffShown = true
 		return

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"strings"
@@ -25,12 +26,17 @@ func execute(ctx context.Context, args []string) int {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop)
-	a := &app{stdout: os.Stdout, stderr: os.Stderr, stdin: os.Stdin}
+	a := &app{stdout: output(os.Stdout), stderr: output(os.Stderr), stdin: os.Stdin}
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err != nil {
 		a.complain(err)
+	}
+	for _, w := range []io.Writer{a.stdout, a.stderr} {
+		if t, ok := w.(*tty); ok {
+			t.flush()
+		}
 	}
 	return exitCode(err)
 }
@@ -51,7 +57,7 @@ func (a *app) complain(err error) {
 }
 
 // packages are the names that errors begin with for those who read code.
-var packages = []string{"natsboot", "fleet", "worker", "client", "checkpoint", "events", "plan", "isolate", "layer", "scheduler", "kv", "objectstore"}
+var packages = []string{"natsboot", "fleet", "worker", "client", "checkpoint", "events", "plan", "poolfile", "isolate", "layer", "scheduler", "kv", "objectstore"}
 
 // plain is an error's text without the package that it comes from.
 func plain(err error) string {

@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/mattn/go-isatty"
 	"go.yaml.in/yaml/v4"
+
+	"github.com/warmfleet/warmfleet/internal/termsafe"
 )
 
 // formats are the values of -o.
@@ -75,7 +75,7 @@ func (p printer) list(s sheet) error {
 	t.SuppressTrailingSpaces()
 	t.AppendHeader(row(s.header, columns))
 	for _, r := range s.rows {
-		t.AppendRow(table.Row(r[:columns]))
+		t.AppendRow(cells(r[:columns]))
 	}
 	_, err := fmt.Fprintln(p.w, t.Render())
 	return err
@@ -85,6 +85,18 @@ func row(cells []string, n int) table.Row {
 	var out table.Row
 	for _, c := range cells[:n] {
 		out = append(out, c)
+	}
+	return out
+}
+
+// cells are a row in which no text can be more than its cell.
+func cells(values []any) table.Row {
+	out := make(table.Row, len(values))
+	for i, v := range values {
+		if text, ok := v.(string); ok {
+			v = termsafe.Line(text)
+		}
+		out[i] = v
 	}
 	return out
 }
@@ -100,7 +112,7 @@ func (p printer) encode(v any) error {
 	if p.format == "yaml" {
 		return p.yaml(b)
 	}
-	_, err = fmt.Fprintf(p.w, "%s\n", b)
+	_, err = fmt.Fprintf(p.w, "%s\n", termsafe.JSON(b))
 	return err
 }
 
@@ -136,17 +148,15 @@ func (p printer) lines(v any) error {
 		return err
 	}
 	for _, item := range items {
-		if _, err := fmt.Fprintf(p.w, "%s\n", item); err != nil {
+		if _, err := fmt.Fprintf(p.w, "%s\n", termsafe.JSON(item)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// terminal tells whether a file is one a person looks at.
-func terminal(f *os.File) bool { return isatty.IsTerminal(f.Fd()) }
-
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+// oneLine is text as one line that a terminal only shows.
+func oneLine(s string) string { return termsafe.Line(strings.Join(strings.Fields(s), " ")) }
 
 func deref(s *string) string {
 	if s == nil {

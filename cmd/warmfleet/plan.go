@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/warmfleet/warmfleet/internal/termsafe"
 	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -83,13 +84,14 @@ func (a *app) printPlan(v events.View) error {
 			{"strategy", v.Strategy},
 			{"worker", deref(v.Worker)},
 			{"isolation", deref(v.Isolation)},
+			{"not enforced", notEnforced(v.Guarantees)},
 			{"error", deref(v.Error)},
 			{"reason", deref(v.Reason)},
 			{"rolled back", deref(v.RolledBack)},
 		}
 		for _, f := range facts {
 			if f.text != "" {
-				fmt.Fprintf(t, "%s\t%s\n", f.label, f.text)
+				fmt.Fprintf(t, "%s\t%s\n", f.label, termsafe.Line(f.text))
 			}
 		}
 		if v.Attempt > 1 {
@@ -99,17 +101,20 @@ func (a *app) printPlan(v events.View) error {
 			fmt.Fprintf(t, "changed\t%d paths\n", *v.Changed)
 		}
 		if v.Commit != nil {
-			fmt.Fprintf(t, "commit\t%s on %s\n", v.Commit.ID, v.Commit.Branch)
+			fmt.Fprintf(t, "commit\t%s on %s\n", v.Commit.ID, termsafe.Line(v.Commit.Branch))
 		}
 		for _, s := range v.Steps {
 			fmt.Fprintf(t, "step %s\t%s\n", s.ID, stepState(s))
+			for _, line := range networkLines(s.Network, s.NetworkMore) {
+				fmt.Fprintf(t, "\t%s\n", line)
+			}
 		}
 		for _, c := range v.Checkpoints {
 			fmt.Fprintf(t, "checkpoint\t%s  %s, %s%s\n", c.ID, c.Phase, size(c.SizeBytes), portable(c.Portable))
 		}
 		printUndoView(t, v.Undo)
 		for _, n := range v.Notes {
-			fmt.Fprintf(t, "note\t%s\n", n)
+			fmt.Fprintf(t, "note\t%s\n", termsafe.Line(n))
 		}
 		t.Flush()
 		printConflicts(w, v.Conflicts, v.ConflictCount)
@@ -195,7 +200,7 @@ func (h *handle) workOn(ctx context.Context, id string) error {
 	if err != nil || v.Final {
 		return err
 	}
-	return h.workIfNeeded(ctx, v.Resource, worker.Config{})
+	return h.workIfNeeded(ctx, v.Resource, worker.Config{Pools: poolsOf(v.Pool)})
 }
 
 func (h *handle) reject(ctx context.Context, id string) (api.Done, error) {
@@ -209,8 +214,8 @@ func (h *handle) cancel(ctx context.Context, id string) (api.Done, error) {
 func (a *app) planLint() *cobra.Command {
 	return &cobra.Command{
 		Use: "lint FILE", Short: "Check a plan file: every fault at once, with line and column; exit code 10 if it is valid and would be refused", Args: args(1, "one plan file"),
-		RunE: func(_ *cobra.Command, args []string) error {
-			src, err := readFile(args[0])
+		RunE: func(c *cobra.Command, args []string) error {
+			src, err := source(c.Context(), planFile, args[0])
 			if err != nil {
 				return err
 			}

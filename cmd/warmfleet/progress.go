@@ -11,6 +11,7 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
+	"github.com/warmfleet/warmfleet/internal/termsafe"
 	"github.com/warmfleet/warmfleet/pkg/events"
 )
 
@@ -25,8 +26,9 @@ const spinner = `|/-\`
 // below all else, which its result replaces.
 type progress struct {
 	mu    sync.Mutex
-	w     io.Writer
-	live  bool // rewrite the line of a running step
+	w     io.Writer // takes what others wrote
+	own   io.Writer // takes what moves the cursor
+	live  bool      // rewrite the line of a running step
 	color bool
 	fresh bool // the stream stands at the start of a line
 	drawn bool // that line is the live one
@@ -42,9 +44,9 @@ type progress struct {
 // newProgress shows progress on a stream, with colours and a live line where that is a
 // terminal that can do so.
 func newProgress(w io.Writer) *progress {
-	f, _ := w.(*os.File)
-	live := f != nil && terminal(f) && os.Getenv("TERM") != "dumb"
-	return &progress{w: w, live: live, color: live && os.Getenv("NO_COLOR") == "", fresh: true, running: -1}
+	_, person := w.(*tty)
+	live := person && os.Getenv("TERM") != "dumb"
+	return &progress{w: w, own: exact(w), live: live, color: live && os.Getenv("NO_COLOR") == "", fresh: true, running: -1}
 }
 
 // animate redraws the live line until done is closed.
@@ -79,24 +81,28 @@ func (p *progress) draw() {
 	if p.running < len(p.steps) {
 		name = p.steps[p.running]
 	}
-	fmt.Fprintf(p.w, "\r\033[K%c step %s (%d/%d) %s", spinner[p.frame%len(spinner)], name, p.running+1, len(p.steps), time.Since(p.since).Round(redrawEvery))
+	fmt.Fprintf(p.own, "\r\033[K%c step %s (%d/%d) %s", spinner[p.frame%len(spinner)], termsafe.Line(name), p.running+1, len(p.steps), time.Since(p.since).Round(redrawEvery))
 	p.fresh, p.drawn = false, true
 }
 
 func (p *progress) erase() {
 	if p.drawn {
-		fmt.Fprint(p.w, "\r\033[K")
+		fmt.Fprint(p.own, "\r\033[K")
 		p.fresh, p.drawn = true, false
 	}
 }
 
-// line writes one line of ours.
+// line writes one line, whatever the texts in it are.
 func (p *progress) line(format string, args ...any) {
+	p.put(p.w, termsafe.Line(fmt.Sprintf(format, args...)))
+}
+
+func (p *progress) put(w io.Writer, line string) {
 	p.erase()
 	if !p.fresh {
 		fmt.Fprintln(p.w)
 	}
-	fmt.Fprintf(p.w, format+"\n", args...)
+	fmt.Fprintln(w, line)
 	p.fresh = true
 }
 
@@ -186,7 +192,12 @@ func (p *progress) event(e events.Event) {
 		p.start(d)
 	case events.TypeStepFinished:
 		p.running = -1
-		p.line("%s", p.stepLine(d))
+		p.result(d)
+		if d.State == events.StepSucceeded { // else its message says so
+			for _, line := range networkLines(d.Network, d.NetworkMore) {
+				p.line("  %s", line)
+			}
+		}
 	case events.TypeCheckpointed:
 		if d.Checkpoint != nil {
 			p.line("checkpoint %s (%s, %s stored)", d.Checkpoint.ID, d.Checkpoint.Phase, size(d.Checkpoint.SizeBytes))
@@ -213,8 +224,8 @@ func (p *progress) claimed(d events.Data) {
 	}
 }
 
-// stepLine is the one line that stays of a step.
-func (p *progress) stepLine(d events.Data) string {
+// result writes the one line that stays of a step.
+func (p *progress) result(d events.Data) {
 	mark, how := "ok", ""
 	paint := text.FgGreen
 	if d.State != events.StepSucceeded {
@@ -223,7 +234,7 @@ func (p *progress) stepLine(d events.Data) string {
 	if p.color {
 		mark = paint.EscapeSeq() + mark + text.Reset.EscapeSeq()
 	}
-	return fmt.Sprintf("step %s %s%s%s", d.Step, mark, how, took(d.DurationMS))
+	p.put(p.own, fmt.Sprintf("step %s %s%s%s", termsafe.Line(d.Step), mark, termsafe.Line(how), took(d.DurationMS)))
 }
 
 // end shows how the plan ended, or that it waits for approval.

@@ -50,11 +50,11 @@ checkpoints to go back to, and changes the original only when it is applied: who
 	f.BoolVarP(&a.json, "json", "j", false, "the same as -o json")
 	f.BoolVar(&a.verbose, "verbose", false, "log what the fleet in this process does")
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return usagef("%s: %w: see %s --help", c.CommandPath(), err, c.CommandPath())
+		return usagef("%s%w: see %s --help", inCommand(c), err, c.CommandPath())
 	})
 	root.AddCommand(
 		a.runCommand(), a.upCommand(), a.submitCommand(), a.planCommand(), a.checkpointCommand(),
-		a.workerCommand(), a.eventsCommand(), a.verifyCommand(), a.gcCommand(), a.doctorCommand(), a.versionCommand(),
+		a.poolCommand(), a.imageCommand(), a.sessionCommand(), a.workerCommand(), a.eventsCommand(), a.verifyCommand(), a.gcCommand(), a.doctorCommand(), a.versionCommand(),
 	)
 	root.AddCommand(topics()...)
 	for _, c := range root.Commands() {
@@ -66,7 +66,7 @@ checkpoints to go back to, and changes the original only when it is applied: who
 
 // unbuilt are the nouns and verbs of the product that this version does not have.
 var unbuilt = map[string][]string{
-	"warmfleet":        {"session", "pool", "image", "schedule", "dlq", "check", "schema", "config"},
+	"warmfleet":        {"schedule", "dlq", "check", "schema", "config"},
 	"warmfleet plan":   {"retry", "artifacts"},
 	"warmfleet worker": {"drain", "resume"},
 }
@@ -87,11 +87,11 @@ func requireVerb(c *cobra.Command) {
 		use := strings.Join(verbs, ", ")
 		switch {
 		case len(args) > 0 && slices.Contains(unbuilt[c.CommandPath()], args[0]):
-			return usagef("%s %s: is not built in this version", c.CommandPath(), args[0])
+			return usagef("%s%s: is not built in this version", inCommand(c), args[0])
 		case len(args) > 0:
-			return usagef("%s %q: no such command: use one of %s", c.CommandPath(), args[0], use)
+			return usagef("%s%q: no such command: use one of %s", inCommand(c), args[0], use)
 		case c.HasParent():
-			return usagef("%s: name a command: %s", c.CommandPath(), use)
+			return usagef("%sname a command: %s", inCommand(c), use)
 		default:
 			return c.Help()
 		}
@@ -121,11 +121,19 @@ func (a *app) log() zerolog.Logger {
 
 func (a *app) note(format string, args ...any) { fmt.Fprintf(a.stderr, format+"\n", args...) }
 
+// inCommand begins a message about a command of the program, whose own name stands before all of them.
+func inCommand(c *cobra.Command) string {
+	if !c.HasParent() {
+		return ""
+	}
+	return strings.TrimPrefix(c.CommandPath(), c.Root().Name()+" ") + ": "
+}
+
 // args is cobra's argument check with our exit code.
 func args(n int, usage string) cobra.PositionalArgs {
 	return func(c *cobra.Command, got []string) error {
 		if len(got) != n {
-			return usagef("%s: takes %s, not %d arguments: see %s --help", c.CommandPath(), usage, len(got), c.CommandPath())
+			return usagef("%stakes %s, not %d arguments: see %s --help", inCommand(c), usage, len(got), c.CommandPath())
 		}
 		return nil
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,7 +33,9 @@ const (
 type runFlags struct {
 	path, repo, ref, strategy, apply, isolation, layers string
 	yes                                                 bool
-	inputs, expose                                      []string
+	secrets                                             worker.Config // of it only where secrets are, and the control groups
+	inputs                                              []string
+	shown                                               fleet.Shown
 	cancelOnInterrupt                                   bool
 }
 
@@ -63,7 +64,9 @@ A plan with apply: manual is applied after you said yes to the difference (on a 
 	f.register(fl, "auto, manual, never or ask")
 	fl.BoolVar(&f.yes, "yes", false, "approve without asking")
 	fl.BoolVar(&f.cancelOnInterrupt, "cancel-on-interrupt", false, "cancel the plan on Ctrl-C also where it would go on")
-	fl.StringArrayVar(&f.expose, "expose", nil, exposeHelp)
+	fleet.ShownFlags(fl, &f.shown)
+	fleet.SecretFlags(fl, &f.secrets)
+	fleet.CgroupsFlag(fl, &f.secrets)
 	fl.StringVar(&f.layers, "layers", "", layersHelp)
 	return c
 }
@@ -80,28 +83,39 @@ func (f *runFlags) register(fl *pflag.FlagSet, applies string) {
 }
 
 func (a *app) run(ctx context.Context, file string, f runFlags) error {
-	p, err := a.readPlan(file, f)
+	p, err := a.readPlan(ctx, file, f)
 	if err != nil {
 		return err
 	}
 	if missing := p.Unsupported(); len(missing) > 0 {
 		return &coded{exitGuarantee, errors.New(strings.Join(missing, "\n"))}
 	}
-	expose, err := exposed(f.expose)
+	expose, caches, err := f.shown.Dirs()
+	if err != nil {
+		err = &coded{exitUsage, err}
+	}
 	if err == nil {
-		err = checkLayers(f.layers)
+		err = errors.Join(checkLayers(f.layers), checkCgroups(f.secrets.Cgroups))
 	}
 	if err != nil {
 		return err
 	}
 	return a.with(ctx, func(ctx context.Context, h *handle) error {
-		if err := h.canExpose(ctx, expose, resourceOf(p)); err != nil {
+		if err := h.runsHere(ctx, "expose", len(expose) > 0, p); err != nil {
 			return err
 		}
-		if err := a.tellTakenUp(ctx, h, resourceOf(p)); err != nil {
+		if err := h.runsHere(ctx, "cache", len(caches) > 0, p); err != nil {
 			return err
 		}
-		if err := h.work(ctx, resourceOf(p), worker.Config{Isolation: f.isolationPolicy(), Layers: f.layers, Expose: expose}); err != nil {
+		if err := h.runsHere(ctx, "secrets-dir", f.secrets.SecretsDir != "", p); err != nil {
+			return err
+		}
+		if err := a.tellTakenUp(ctx, h, p); err != nil {
+			return err
+		}
+		if err := h.work(ctx, resourceOf(p), worker.Config{
+			Pools: poolsOf(p.Pool), Isolation: f.isolationPolicy(), Layers: f.layers, Expose: expose, Caches: caches, SecretsDir: f.secrets.SecretsDir, Cgroups: f.secrets.Cgroups,
+		}); err != nil {
 			return err
 		}
 		id, err := a.submitPlan(ctx, h, p, "")
@@ -128,9 +142,12 @@ func (f runFlags) isolationPolicy() worker.Isolation {
 	return worker.Isolation(f.isolation)
 }
 
+// planFile is what messages call one.
+const planFile = "plan file"
+
 // readPlan reads a plan file and lays the flags over it.
-func (a *app) readPlan(file string, f runFlags) (*plan.Plan, error) {
-	src, err := readFile(file)
+func (a *app) readPlan(ctx context.Context, file string, f runFlags) (*plan.Plan, error) {
+	src, err := source(ctx, planFile, file)
 	if err != nil {
 		return nil, err
 	}
@@ -155,34 +172,12 @@ func (a *app) readPlan(file string, f runFlags) (*plan.Plan, error) {
 	if f.isolation != "" {
 		p.Isolation = plan.Isolation(f.isolation)
 	}
+	network := p.Network
 	p.Defaults()
+	if p.Pool != "" {
+		p.Network = network // absent is what the pool says
+	}
 	return p, p.Validate(plan.Submitted())
-}
-
-func readFile(file string) ([]byte, error) {
-	info, err := os.Stat(file)
-	switch {
-	case err != nil:
-		return nil, usagef("plan file %s: %w", file, bare(err))
-	case info.IsDir():
-		return nil, usagef("plan file %s: is a directory: name the file, and the directory with --path", file)
-	case info.Size() > plan.SourceLimit:
-		return nil, usagef("plan file %s: has %d bytes, at most %d are read", file, info.Size(), plan.SourceLimit)
-	}
-	src, err := os.ReadFile(file)
-	if err != nil {
-		return nil, usagef("plan file %s: %w", file, bare(err))
-	}
-	return src, nil
-}
-
-// bare takes operation and path, which the caller names better, from a file error.
-func bare(err error) error {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
-		return pe.Err
-	}
-	return err
 }
 
 func (f runFlags) options() ([]plan.Option, error) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/warmfleet/warmfleet/internal/termsafe"
 	"github.com/warmfleet/warmfleet/pkg/events"
 )
 
@@ -123,7 +124,7 @@ func (a *app) printEvents(records []events.Record) error {
 func (a *app) printEvent(e events.Event) error {
 	switch a.format {
 	case "table", "wide":
-		_, err := fmt.Fprintln(a.stdout, strings.TrimRight(fmt.Sprintf("%s  %s  %-17s  %s", e.Time.Local().Format("15:04:05.000"), e.Subject, e.Kind(), eventDetail(e)), " "))
+		_, err := fmt.Fprintln(a.stdout, strings.TrimRight(fmt.Sprintf("%s  %s  %-17s  %s", e.Time.Local().Format("15:04:05.000"), e.Subject, e.Kind(), termsafe.Line(eventDetail(e))), " "))
 		return err
 	case "name":
 		_, err := fmt.Fprintln(a.stdout, e.ID)
@@ -133,7 +134,7 @@ func (a *app) printEvent(e events.Event) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s\n", b)
+	_, err = fmt.Fprintf(a.stdout, "%s\n", termsafe.JSON(b))
 	return err
 }
 
@@ -154,38 +155,50 @@ func eventDetail(e events.Event) string {
 }
 
 func (a *app) planLogs() *cobra.Command {
-	var step string
-	var follow bool
+	var q logQuery
 	c := &cobra.Command{
-		Use: "logs ID", Short: "Print what a plan's steps printed, byte for byte", Args: args(1, "a plan id"),
+		Use: "logs ID", Short: "Print what a plan's steps printed, byte for byte",
+		Long: `Print what a plan's steps printed, byte for byte. On a terminal everything that would act on it is spelled out (^[ is the
+escape character, <ff> a byte that is not UTF-8), unless --raw is given.`,
+		Args: args(1, "a plan id"),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := idArg("plan", args[0]); err != nil {
 				return err
 			}
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
-				return a.logs(ctx, h, args[0], step, follow)
+				return a.logs(ctx, h, args[0], q)
 			})
 		},
 	}
-	c.Flags().StringVar(&step, "step", "", "only this step's")
-	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on until the plan is final")
+	c.Flags().StringVar(&q.step, "step", "", "only this step's")
+	c.Flags().BoolVarP(&q.follow, "follow", "f", false, "go on until the plan is final")
+	c.Flags().BoolVar(&q.raw, "raw", false, "the exact bytes on a terminal too: what a step printed can then drive it")
 	return c
 }
 
-func (a *app) logs(ctx context.Context, h *handle, id, step string, follow bool) error {
+// logQuery says what of a plan's output is printed, and how.
+type logQuery struct {
+	step        string
+	follow, raw bool
+}
+
+func (a *app) logs(ctx context.Context, h *handle, id string, want logQuery) error {
+	if want.raw {
+		a.stdout = exact(a.stdout)
+	}
 	v, err := h.Plan(ctx, id)
 	if err != nil {
 		return h.explain(ctx, err, "print", "plan", id)
 	}
 	q := events.OutputQuery{PlanID: id}
-	if step != "" {
-		i := stepIndex(v, step)
+	if want.step != "" {
+		i := stepIndex(v, want.step)
 		if i < 0 {
-			return &coded{exitNotFound, fmt.Errorf("plan %s: has no step %q: see warmfleet plan show %s", id, step, id)}
+			return &coded{exitNotFound, fmt.Errorf("plan %s: has no step %q: see warmfleet plan show %s", id, want.step, id)}
 		}
 		q.Step = &i
 	}
-	if follow && !v.Final {
+	if want.follow && !v.Final {
 		return a.followLogs(ctx, h, q)
 	}
 	for c, err := range h.fleet.Output.Read(ctx, q) {

@@ -68,15 +68,15 @@ func (a *app) submit(ctx context.Context, file string, f submitFlags) error {
 	if f.apply == applyAsk {
 		return usagef("--apply %q: use auto, manual or never", f.apply)
 	}
-	p, err := a.readPlan(file, f.runFlags)
+	p, err := a.readPlan(ctx, file, f.runFlags)
 	if err != nil {
 		return err
 	}
 	return a.with(ctx, func(ctx context.Context, h *handle) error {
-		if err := a.tellTakenUp(ctx, h, resourceOf(p)); err != nil {
+		if err := a.tellTakenUp(ctx, h, p); err != nil {
 			return err
 		}
-		if err := h.workIfNeeded(ctx, resourceOf(p), worker.Config{Isolation: f.isolationPolicy()}); err != nil {
+		if err := h.workIfNeeded(ctx, resourceOf(p), worker.Config{Pools: poolsOf(p.Pool), Isolation: f.isolationPolicy()}); err != nil {
 			return err
 		}
 		id, err := a.submitPlan(ctx, h, p, f.id)

@@ -47,7 +47,7 @@ func (a *app) undo(ctx context.Context, h *handle, id string) error {
 	if err := h.workIfNeeded(ctx, v.Resource, worker.Config{}); err != nil {
 		return err
 	}
-	if served, err := h.served(ctx, v.Resource); !h.works && err == nil && !served {
+	if served, err := h.served(ctx, v.Resource, nil); !h.works && err == nil && !served {
 		a.note("no live worker allows %s: waiting for one", resource(v.Resource))
 	}
 	end, err := h.AwaitUndo(ctx, id)

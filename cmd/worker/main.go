@@ -14,6 +14,7 @@ import (
 
 	"github.com/warmfleet/warmfleet/internal/daemon"
 	"github.com/warmfleet/warmfleet/internal/fleet"
+	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/natsboot"
 	"github.com/warmfleet/warmfleet/internal/worker"
@@ -25,6 +26,7 @@ type flags struct {
 	worker.Config
 	hostID, prefix, isolation string
 	labels                    []string
+	shown                     fleet.Shown
 	stall                     time.Duration
 }
 
@@ -56,12 +58,15 @@ func (f *flags) register(c *cobra.Command) {
 	fl.StringArrayVar(&f.AllowPaths, "allow-path", nil, "directory that path plans may name; may be repeated")
 	fl.StringVar(&f.hostID, "host-id", "", "this host's id (default /etc/machine-id)")
 	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
-	fl.StringArrayVar(&f.Expose, "expose", nil, "host directory that steps see read-only; may be repeated")
+	fleet.ShownFlags(fl, &f.shown)
 	fl.StringVar(&f.Layers, "layers", "", "how sandboxes' trees are made: auto, overlay, reflink or copy (WARMFLEET_LAYERS; default auto)")
 	fl.StringArrayVar(&f.labels, "labels", nil, "key=value; may be repeated")
 	fl.Var((*fleet.Bytes)(&f.BaseBudget), "base-budget", "what bases may take on disk; 0: a fifth of the file system, -1: no bound")
+	fl.DurationVar(&f.RemoteStall, "remote-stall", gitrepo.DefaultTimeout, "how long a git remote may give no sign of life before it is given up")
 	fl.DurationVar(&f.DrainTimeout, "drain-timeout", worker.DefaultDrain, "how long running steps may go on after SIGTERM")
+	fleet.LimitFlags(fl, &f.Config)
 	fleet.BudgetFlags(fl, &f.Config)
+	fleet.SecretFlags(fl, &f.Config)
 	fl.DurationVar(&f.stall, "transfer-stall", objectstore.DefaultStall, "how long a transfer of layers may make no progress before it fails")
 	fl.StringVar(&f.prefix, "prefix", "", `first token of all subjects (default "fleet")`)
 }
@@ -82,6 +87,7 @@ func serve(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, cfg w
 		return err
 	}
 	defer w.Close()
+	d.Measure(w.Metrics())
 	return w.Run(ctx, func() { d.Ready("worker %s on %s", cfg.Name, nc.URL) })
 }
 
@@ -104,6 +110,9 @@ func (f flags) config() (worker.Config, error) {
 		return cfg, err
 	}
 	cfg.StateDir = filepath.Join(dir, "worker")
+	if cfg.Expose, cfg.Caches, err = f.shown.Dirs(); err != nil {
+		return cfg, err
+	}
 	if cfg.AllowPaths, err = worker.RealPaths(f.AllowPaths); err != nil {
 		return cfg, err
 	}

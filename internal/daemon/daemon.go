@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -23,6 +24,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/warmfleet/warmfleet/internal/natsboot"
+	"github.com/warmfleet/warmfleet/internal/termsafe"
 )
 
 // ErrUsage is what an error matches that people can mend on the command line (exit 2).
@@ -46,8 +48,16 @@ type Daemon struct {
 	// HTTP is host:port of health and metrics, "" for none.
 	HTTP string
 
-	ready atomic.Bool
-	nc    *natsboot.Connection
+	ready   atomic.Bool
+	nc      *natsboot.Connection
+	metrics *prometheus.Registry // nil where nobody can ask for them
+}
+
+// Measure adds metrics to what --http shows. It panics when they clash with others, which is a fault of the program.
+func (d *Daemon) Measure(c prometheus.Collector) {
+	if d.metrics != nil {
+		d.metrics.MustRegister(c)
+	}
 }
 
 // Command returns the daemon's command, with the common flags registered. run serves until
@@ -66,8 +76,18 @@ func (d *Daemon) Command(short string, run func(ctx context.Context, nc *natsboo
 	}
 	d.Conn.Register(c.Flags())
 	c.Flags().StringVar(&d.HTTP, "http", "", "host:port for /healthz, /readyz and /metrics")
-	d.Log = zerolog.New(os.Stderr).With().Timestamp().Str("component", d.Name).Logger()
+	d.Log = zerolog.New(safe{os.Stderr}).With().Timestamp().Str("component", d.Name).Logger()
 	return c
+}
+
+// safe takes lines of JSON and writes them so that a terminal shows what is in them, whoever chose it.
+type safe struct{ w io.Writer }
+
+func (s safe) Write(line []byte) (int, error) {
+	if _, err := s.w.Write(termsafe.JSON(line)); err != nil {
+		return 0, err
+	}
+	return len(line), nil
 }
 
 // Main runs the command and returns the process's exit code. SIGTERM and SIGINT end it in order.
@@ -79,7 +99,7 @@ func Main(c *cobra.Command) int {
 	if err == nil || ctx.Err() != nil && errors.Is(err, context.Canceled) { // stopped before it was ready
 		return 0
 	}
-	fmt.Fprintf(os.Stderr, "%s: %v\n", c.Name(), err)
+	fmt.Fprintf(os.Stderr, "%s: %s\n", c.Name(), termsafe.Text(err.Error()))
 	if errors.Is(err, natsboot.ErrUnreachable) {
 		return 8
 	}
@@ -154,12 +174,12 @@ func (d *Daemon) listen() (stop func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for --http on %s: %w: choose another address", d.HTTP, err)
 	}
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	d.metrics = prometheus.NewRegistry()
+	d.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, `{"status":"ok"}`) })
 	mux.HandleFunc("GET /readyz", d.readyz)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(reg, promhttp.HandlerOpts{}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(d.metrics, promhttp.HandlerOpts{}))
 	srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	done := make(chan struct{})
 	go func() {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 
@@ -66,7 +67,9 @@ func TestDaemon_Listen(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer stop()
-	for path, want := range map[string]string{"/healthz": `{"status":"ok"}`, "/metrics": "go_goroutines"} {
+	d.Measure(prometheus.NewCounter(prometheus.CounterOpts{Name: "warmfleet_test_total", Help: "Of this test."}))
+	(&Daemon{}).Measure(prometheus.NewCounter(prometheus.CounterOpts{Name: "nobody_asks"}))
+	for path, want := range map[string]string{"/healthz": `{"status":"ok"}`, "/metrics": "warmfleet_test_total 0"} {
 		resp, err := http.Get("http://" + d.HTTP + path)
 		if err != nil {
 			t.Fatal(err)

@@ -25,12 +25,12 @@ type Fleet struct {
 	JetStream   jetstream.JetStream
 	Subjects    events.Subjects
 	Log         events.Log
-	Queue       events.Queue
+	Queue       events.FullQueue
 	Submissions events.Submissions
 	Output      events.Output
 	Store       objectstore.Store
 
-	Leases, Workers, Checkpoints, Plans kv.Store
+	Leases, Workers, Checkpoints, Plans, Pools, Images, Sessions kv.Store
 
 	layers *nats.Conn
 }
@@ -68,6 +68,7 @@ func Open(ctx context.Context, js jetstream.JetStream, o Options) (*Fleet, error
 	names := subjects.Buckets()
 	for name, bucket := range map[string]*kv.Store{
 		names.Leases: &f.Leases, names.Workers: &f.Workers, names.Checkpoints: &f.Checkpoints, names.Plans: &f.Plans,
+		names.Pools: &f.Pools, names.Images: &f.Images, names.Sessions: &f.Sessions,
 	} {
 		if *bucket, err = kv.Open(ctx, js, name); err != nil {
 			return nil, err
@@ -95,6 +96,7 @@ func (f *Fleet) Scheduler(pullWait time.Duration, log zerolog.Logger) *scheduler
 	return scheduler.New(scheduler.Fleet{
 		Conn: f.Conn, Subjects: f.Subjects, Log: f.Log, Queue: f.Queue, Submissions: f.Submissions,
 		Workers: f.Workers, Leases: f.Leases, Plans: f.Plans, Checkpoints: f.Checkpoints, Store: f.Store,
+		Pools: f.Pools, Images: f.Images, Sessions: f.Sessions,
 	}, pullWait, log)
 }
 
@@ -102,6 +104,6 @@ func (f *Fleet) Scheduler(pullWait time.Duration, log zerolog.Logger) *scheduler
 func (f *Fleet) Worker(ctx context.Context, cfg worker.Config, log zerolog.Logger) (*worker.Worker, error) {
 	return worker.New(ctx, cfg, worker.Fleet{
 		Conn: f.Conn, Subjects: f.Subjects, Log: f.Log, Queue: f.Queue, Workers: f.Workers, Checkpoints: f.Checkpoints, Store: f.Store,
-		Output: f.Output,
+		Output: f.Output, Pools: f.Pools, Images: f.Images, Sessions: f.Sessions,
 	}, log)
 }

@@ -23,10 +23,12 @@ import (
 
 // Bounds on what a git process may keep us waiting for, and on what we keep of it.
 const (
-	killDelay   = 3 * time.Second // between SIGTERM and SIGKILL: git removes its lock files on the former
-	maxOutput   = 256 << 20       // bytes that Output accepts
-	maxStderr   = 16 << 10        // bytes of stderr kept, from the end
-	stderrLines = 2               // last lines that an error quotes
+	killDelay = 3 * time.Second // between SIGTERM and SIGKILL: git removes its lock files on the former
+	// containedDelay is the same for the first process of a namespace, which a SIGTERM does not end.
+	containedDelay = 300 * time.Millisecond
+	maxOutput      = 256 << 20 // bytes that Output accepts
+	maxStderr      = 16 << 10  // bytes of stderr kept, from the end
+	stderrLines    = 2         // last lines that an error quotes
 )
 
 // noProtocol is a GIT_ALLOW_PROTOCOL that allows no transport: a lazy fetch of a partial clone fails.
@@ -37,6 +39,8 @@ const noProtocol = "none"
 type Git struct {
 	bin  string
 	path string
+	// contain: a git that talks to a remote can have a process namespace, which ends with it, whatever it started.
+	contain bool
 }
 
 // FindGit looks git up in PATH.
@@ -45,7 +49,20 @@ func FindGit() (Git, error) {
 	if err != nil {
 		return Git{}, fmt.Errorf("gitrepo: find git: %w: install git, or have it in PATH", err)
 	}
-	return Git{bin: bin, path: os.Getenv("PATH")}, nil
+	probe := exec.Command(bin, "--version")
+	probe.SysProcAttr = &syscall.SysProcAttr{}
+	containBy(probe.SysProcAttr)
+	return Git{bin: bin, path: os.Getenv("PATH"), contain: probe.Run() == nil}, nil
+}
+
+// containBy gives a process a process namespace of its own, for an ordinary user by way of a user namespace.
+func containBy(a *syscall.SysProcAttr) {
+	a.Cloneflags |= syscall.CLONE_NEWPID
+	if uid, gid := os.Geteuid(), os.Getegid(); uid != 0 {
+		a.Cloneflags |= syscall.CLONE_NEWUSER
+		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: uid, HostID: uid, Size: 1}}
+		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: gid, HostID: gid, Size: 1}}
+	}
 }
 
 // Call is one run of git. GitDir and Args are required.
@@ -72,6 +89,8 @@ type Call struct {
 	As     *Account
 	Stdin  io.Reader
 	Stdout io.Writer
+	// Watch, if set, is called with the process group once it runs, and what it returns when that has ended.
+	Watch func(group int) (stop func())
 }
 
 // ExitError is a git that ran and failed.
@@ -107,24 +126,25 @@ func (g Git) Output(ctx context.Context, c Call) ([]byte, error) {
 }
 
 // Run runs c to its end. When ctx ends, git and its children get SIGTERM, SIGKILL three seconds
-// later, and Run returns the context's error. A git that failed is an *ExitError.
+// later, and Run returns the context's error. A git that failed is an *ExitError. One that may talk to a remote, and all it
+// started, dies with this process.
 func (g Git) Run(ctx context.Context, c Call) error {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("git %s: %w", c.Args[0], err)
+		return fmt.Errorf("git %s: %w", c.Args[0], context.Cause(ctx))
 	}
 	cmd := exec.CommandContext(ctx, g.bin, c.Args...)
 	cmd.Env = g.environ(c)
 	cmd.Dir = firstOf(c.Dir, c.WorkTree, c.GitDir)
 	stderr := &tailBuffer{max: maxStderr}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = c.Stdin, c.Stdout, stderr
-	// A group of its own, so that ssh and git-remote-http end with it and a Ctrl-C of ours is not theirs.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if c.As != nil {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: c.As.UID, Gid: c.As.GID}
+	g.tie(cmd, c)
+	err := cmd.Start()
+	if err == nil {
+		if c.Watch != nil {
+			defer c.Watch(cmd.Process.Pid)()
+		}
+		err = cmd.Wait()
 	}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = killDelay
-	err := cmd.Run()
 	if ctx.Err() != nil {
 		if cmd.Process != nil {
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
@@ -138,6 +158,24 @@ func (g Git) Run(ctx context.Context, c Call) error {
 		return fmt.Errorf("git %s: %w", c.Args[0], err)
 	}
 	return nil
+}
+
+// tie gives cmd a group of its own, so that ssh and git-remote-http end with it and a Ctrl-C of ours is not theirs.
+func (g Git) tie(cmd *exec.Cmd, c Call) {
+	attr := &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = killDelay
+	if c.Protocols != "" {
+		attr.Pdeathsig = syscall.SIGKILL // who waits for a remote must not outlive a killed worker
+		if g.contain && c.Watch != nil { // the far end of a push to a local repository is not ours to end
+			containBy(attr)
+			cmd.WaitDelay = containedDelay
+		}
+	}
+	if c.As != nil {
+		attr.Credential = &syscall.Credential{Uid: c.As.UID, Gid: c.As.GID}
+	}
+	cmd.SysProcAttr = attr
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 }
 
 // passedOn are the variables of our own environment that git gets for transports: the way to an
@@ -216,18 +254,23 @@ func firstOf(values ...string) string {
 	return ""
 }
 
-// boundedBuffer fails when more than max bytes are written to it.
+// boundedBuffer fails when more than max bytes are written to it. Its buffer is no embedded one: that would lend it a
+// ReadFrom, which io.Copy prefers to Write and which knows no bound.
 type boundedBuffer struct {
-	bytes.Buffer
+	buf bytes.Buffer
 	max int
 }
 
 func (b *boundedBuffer) Write(p []byte) (int, error) {
-	if b.Len()+len(p) > b.max {
+	if b.buf.Len()+len(p) > b.max {
 		return 0, fmt.Errorf("more than %d bytes of output", b.max)
 	}
-	return b.Buffer.Write(p)
+	return b.buf.Write(p)
 }
+
+func (b *boundedBuffer) Bytes() []byte { return b.buf.Bytes() }
+
+func (b *boundedBuffer) String() string { return b.buf.String() }
 
 // tailBuffer keeps the last max bytes.
 type tailBuffer struct {

@@ -12,11 +12,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/warmfleet/warmfleet/internal/statedir"
 )
 
+// DefaultTimeout is how long a remote may give no sign of life unless Options say otherwise.
+const DefaultTimeout = 15 * time.Second
+
 const (
-	defaultTimeout = 15 * time.Second
 	// remoteProtocols are what a plan's URL may use; ext and unknown helpers run programs.
 	remoteProtocols = "file:git:http:https:ssh"
 	// maxPacks is how many packs a mirror may have before they are joined.
@@ -41,56 +45,99 @@ type Mirror struct {
 // Mirror fetches a ref of a remote into the worker's mirror of it, the remote's HEAD for "". Callers
 // that ask for the same at the same time share a fetch, and never one that began before they asked.
 func (s *Store) Mirror(ctx context.Context, url, ref string) (Mirror, error) {
-	src, err := s.urlSource(ctx, url, ref)
+	return s.mirror(ctx, Remote{URL: url, Ref: ref})
+}
+
+func (s *Store) mirror(ctx context.Context, r Remote) (Mirror, error) {
+	src, err := s.urlSource(ctx, r)
 	if err != nil {
 		return Mirror{}, err
 	}
-	return Mirror{Dir: src.gitDir, Ref: keptRef(ref), Commit: src.commit, Branch: src.branch}, nil
+	return Mirror{Dir: src.gitDir, Ref: keptRef(r.Ref), Commit: src.commit, Branch: src.branch}, nil
 }
 
 func keptRef(ref string) string { return keptPrefix + keyOf(ref) }
 
-func (s *Store) urlSource(ctx context.Context, url, ref string) (source, error) {
-	r, err := parseRemote(url)
+func (s *Store) urlSource(ctx context.Context, r Remote) (source, error) {
+	rem, err := parseRemote(r.URL)
 	if err != nil {
 		return source{}, err
 	}
-	if err := checkRef(ref); err != nil {
+	if err := checkRef(r.Ref); err != nil {
 		return source{}, err
 	}
-	src, err := s.fetches.Do(ctx, keyOf(r.key(), r.cred.User, r.cred.Password, ref), func(ctx context.Context) (source, error) {
-		return s.fetch(ctx, r, ref)
+	// Before callers share, as in Sync.
+	if err := s.authorizeBy(ctx, &rem, r.Credential); err != nil {
+		return source{}, fmt.Errorf("gitrepo: fetch %q: %w", rem.url, err)
+	}
+	src, err := s.fetches.Do(ctx, keyOf(rem.key(), rem.cred.User, rem.cred.Password, r.Ref), func(ctx context.Context) (source, error) {
+		return s.fetch(ctx, rem, r.Ref)
 	})
 	if err != nil {
-		return source{}, fmt.Errorf("gitrepo: fetch %q: %w", r.url, err)
+		return source{}, fmt.Errorf("gitrepo: fetch %q: %w", rem.url, err)
 	}
 	return src, nil
 }
 
-// fetch brings the mirror up to date for one ref, under the mirror's lock.
+// fetch brings the mirror up to date for one ref.
 func (s *Store) fetch(ctx context.Context, r remote, ref string) (source, error) {
-	home := filepath.Join(s.opt.Dir, mirrorsDir, r.key())
-	if err := os.MkdirAll(home, 0o700); err != nil {
+	var t tip
+	err := s.inMirror(ctx, r, func(f fetcher) error {
+		refs, err := f.ask(ctx, ref)
+		if err != nil {
+			return err
+		}
+		adv, err := refs.find(ref)
+		if err != nil {
+			return err
+		}
+		return f.mending(ctx, adv.format(), func(f fetcher) (err error) {
+			t, err = f.fetch(ctx, adv, keptRef(ref))
+			return err
+		})
+	})
+	if err != nil {
 		return source{}, err
+	}
+	return s.mirrorSource(r, t)
+}
+
+// inMirror runs work on the mirror of a remote, alone.
+func (s *Store) inMirror(ctx context.Context, r remote, work func(fetcher) error) error {
+	home := s.mirrorHome(r)
+	if err := os.MkdirAll(home, 0o700); err != nil {
+		return err
 	}
 	lock, err := statedir.Lock(ctx, filepath.Join(home, lockFile))
 	if err != nil {
-		return source{}, err
+		return err
 	}
 	defer func() { _ = lock.Close() }()
-	if err := s.authorize(ctx, &r); err != nil {
+	f := fetcher{git: s.git, home: home, dir: s.mirrorDir(r), remote: r, timeout: s.opt.Timeout, log: s.opt.Log}
+	if err := work(f); err != nil {
+		return err
+	}
+	f.tidy(ctx)
+	return nil
+}
+
+func (s *Store) mirrorHome(r remote) string { return filepath.Join(s.opt.Dir, mirrorsDir, r.key()) }
+
+func (s *Store) mirrorDir(r remote) string { return filepath.Join(s.mirrorHome(r), workshopDir) }
+
+// mirrorSource is a tip in the mirror of a remote.
+func (s *Store) mirrorSource(r remote, t tip) (source, error) {
+	dir := s.mirrorDir(r)
+	src := source{tip: t, label: r.url, gitDir: dir, objects: filepath.Join(dir, "objects"), mirror: true}
+	var err error
+	if src.shallow, err = shallowOf(dir); err != nil {
 		return source{}, err
 	}
-	f := fetcher{git: s.git, home: home, dir: filepath.Join(home, workshopDir), remote: r, timeout: s.opt.Timeout}
-	t, err := f.fetch(ctx, ref)
-	if err != nil {
-		return source{}, err
+	parts := []string{"url", r.url, t.format()}
+	if src.shallow != nil {
+		parts = append(parts, string(src.shallow))
 	}
-	f.tidy(ctx, s)
-	src := source{
-		tip: t, label: r.url, gitDir: f.dir, objects: filepath.Join(f.dir, "objects"),
-		key: keyOf("url", r.url, t.format()),
-	}
+	src.key = keyOf(parts...)
 	if r.local == "" {
 		src.remote = r.url
 	}
@@ -111,106 +158,41 @@ func (s *Store) authorize(ctx context.Context, r *remote) error {
 	return nil
 }
 
-// fetcher talks to one remote for one mirror.
+// fetcher talks to one remote for one mirror, whose lock its user holds.
 type fetcher struct {
 	git     Git
 	home    string
 	dir     string // the mirror
 	remote  remote
 	timeout time.Duration
+	log     zerolog.Logger
 }
 
-// advertised is what a remote says about one ref.
-type advertised struct {
-	ref    string // its full name
-	hash   string
-	branch string
-}
-
-func (f fetcher) fetch(ctx context.Context, ref string) (tip, error) {
-	// The remote is asked for a known commit too: who has no access must not get it from the mirror.
-	adv, err := f.ask(ctx, ref)
-	if err != nil {
-		return tip{}, err
-	}
-	if err := skeleton(f.dir, tip{commit: adv.hash}.format()); err != nil {
-		return tip{}, err
-	}
+// fetch gets what the remote said about a ref into the mirror, under a name of ours.
+func (f fetcher) fetch(ctx context.Context, adv advertised, kept string) (tip, error) {
 	if t, err := f.git.firstCommit(ctx, f.dir, adv.hash); err == nil {
-		return tip{commit: t.commit, branch: adv.branch}, f.keep(ctx, ref, adv.hash)
+		return tip{commit: t.commit, branch: adv.branch}, f.keep(ctx, kept, adv.hash)
 	}
-	from := adv.ref
+	from, want := adv.ref, kept
 	if from == "" {
-		from = adv.hash
+		from, want = adv.hash, adv.hash
 	}
-	err = f.pull(ctx, "+"+from+":"+keptRef(ref))
-	if adv.ref == "" && ExitCode(err) > 0 {
+	err := f.pull(ctx, "+"+from+":"+kept)
+	if adv.ref == "" && ExitCode(err) > 0 && !errors.Is(err, ErrDenied) {
 		// The remote gives no single commits away: it may be on a branch or tag.
-		err = f.pull(ctx, "+refs/heads/*:"+keptPrefix+"all/heads/*", "+refs/tags/*:"+keptPrefix+"all/tags/*")
+		err = f.pull(ctx, followedRefs()...)
 	}
 	if err != nil {
 		return tip{}, err
-	}
-	want := keptRef(ref)
-	if adv.ref == "" {
-		want = adv.hash
 	}
 	t, err := f.git.firstCommit(ctx, f.dir, want)
-	return tip{commit: t.commit, branch: adv.branch}, err
-}
-
-// ask finds the full name and hash of a ref at the remote: HEAD, a full name, a branch, a tag, or the
-// full hash of a commit, which has no name.
-func (f fetcher) ask(ctx context.Context, ref string) (advertised, error) {
-	names := []string{headsPrefix + ref, "refs/tags/" + ref}
 	switch {
-	case ref == "" || ref == "HEAD" || fullHash.MatchString(ref):
-		names = []string{"HEAD"}
-	case strings.HasPrefix(ref, "refs/"):
-		names = []string{ref}
+	case errors.Is(err, ErrNoRef) && adv.ref == "":
+		return tip{}, fmt.Errorf("%w: revision no longer available: the remote does not give %s away", ErrNoRef, adv.hash)
+	case errors.Is(err, ErrNoRef):
+		return tip{}, fmt.Errorf("%w: %w", errDamaged, err)
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("no answer within %s", f.timeout))
-	defer cancel()
-	c := f.call(append([]string{"ls-remote", "--symref", "origin"}, names...)...)
-	c.GitDir = filepath.Join(f.home, "ask")
-	if err := skeleton(c.GitDir, "sha1"); err != nil {
-		return advertised{}, err
-	}
-	out, err := f.output(ctx, c)
-	if err != nil {
-		return advertised{}, err
-	}
-	if fullHash.MatchString(ref) {
-		return advertised{hash: ref}, nil
-	}
-	return pick(string(out), names, ref)
-}
-
-// pick reads the output of ls-remote, whose patterns match more than exact names.
-func pick(out string, names []string, ref string) (advertised, error) {
-	hashes, head := map[string]string{}, ""
-	for line := range strings.Lines(out) {
-		what, name, _ := strings.Cut(strings.TrimRight(line, "\n"), "\t")
-		if target, ok := strings.CutPrefix(what, "ref: "); ok && name == "HEAD" {
-			head = target
-		} else if fullHash.MatchString(what) {
-			hashes[name] = what
-		}
-	}
-	for _, n := range names {
-		if hashes[n] == "" {
-			continue
-		}
-		a := advertised{ref: n, hash: hashes[n], branch: branchOf(n)}
-		if n == "HEAD" {
-			a.branch = branchOf(head)
-		}
-		return a, nil
-	}
-	if names[0] == "HEAD" {
-		return advertised{}, ErrUnborn
-	}
-	return advertised{}, fmt.Errorf("%w: %q", ErrNoRef, ref)
+	return tip{commit: t.commit, branch: adv.branch}, err
 }
 
 // skeleton makes a bare repository without anything in it. HEAD comes last and makes it one.
@@ -227,31 +209,37 @@ func skeleton(dir, format string) error {
 	return writeFiles(dir, []privateFile{{"config", []byte(config)}, {"HEAD", []byte("ref: refs/heads/none\n")}})
 }
 
-// keep gives what is already in the mirror the name of the ref.
-func (f fetcher) keep(ctx context.Context, ref, hash string) error {
-	return f.git.Run(ctx, Call{GitDir: f.dir, Args: []string{"update-ref", keptRef(ref), hash}})
+// keep gives what is already in the mirror a name of ours.
+func (f fetcher) keep(ctx context.Context, kept, hash string) error {
+	return f.git.Run(ctx, Call{GitDir: f.dir, Args: []string{"update-ref", kept, hash}})
 }
 
+// pull fetches, and removes what is gone at the remote where a refspec has a star: a branch that became a directory of
+// branches goes first. A shallow remote makes the mirror shallow. It ends when the remote gives no sign of life, however long it
+// takes otherwise.
 func (f fetcher) pull(ctx context.Context, refspecs ...string) error {
-	args := []string{"fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules", "--refmap="}
-	_, err := f.output(ctx, f.call(append(append(args, "origin"), refspecs...)...))
+	args := []string{
+		"fetch", "--progress", "--prune", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance", "--no-recurse-submodules",
+		"--update-shallow", "--refmap=", "origin",
+	}
+	_, err := f.watched(ctx, f.call(append(args, refspecs...)...))
 	return err
 }
 
 // call is a run of git that may talk to the remote. URL and credential go by environment: arguments
 // are visible to everybody on the machine.
 func (f fetcher) call(args ...string) Call {
-	seconds := strconv.Itoa(max(1, int(f.timeout/time.Second)))
+	seconds := 2 * max(1, int(f.timeout/time.Second)) // what watches for signs of life is earlier, but does not see a push
 	c := Call{
 		GitDir: f.dir, Protocols: remoteProtocols, Secrets: f.remote.secret, Args: args,
 		Config: []string{
 			"remote.origin.url=" + f.remote.url, "credential.helper=", "credential.useHttpPath=false",
-			"http.followRedirects=false", "http.lowSpeedLimit=100", "http.lowSpeedTime=" + seconds,
+			"http.followRedirects=false", "http.lowSpeedLimit=1", "http.lowSpeedTime=" + strconv.Itoa(seconds),
 			"fetch.unpackLimit=1", "remote.origin.prune=true", "fetch.writeCommitGraph=false", "core.fsync=default",
 		},
 		Env: []string{
 			"GIT_SSH_VARIANT=ssh",
-			"GIT_SSH_COMMAND=ssh -oBatchMode=yes -oStrictHostKeyChecking=yes -oConnectTimeout=" + seconds +
+			"GIT_SSH_COMMAND=ssh -oBatchMode=yes -oStrictHostKeyChecking=yes -oConnectTimeout=" + strconv.Itoa(seconds) +
 				" -oServerAliveInterval=5 -oServerAliveCountMax=3 -oClearAllForwardings=yes -oPermitLocalCommand=no",
 		},
 	}
@@ -306,7 +294,7 @@ func writeOnce(path, text string) error {
 
 // tidy keeps the number of packs of a mirror that is fetched often in bounds, and removes what killed
 // fetches left.
-func (f fetcher) tidy(ctx context.Context, s *Store) {
+func (f fetcher) tidy(ctx context.Context) {
 	pattern := filepath.Join(f.dir, "objects", "pack", "*")
 	files, err := filepath.Glob(pattern)
 	packs := 0
@@ -323,6 +311,6 @@ func (f fetcher) tidy(ctx context.Context, s *Store) {
 		err = errors.Join(err, f.git.Run(ctx, Call{GitDir: f.dir, Args: []string{"repack", "-d", "-q", "--geometric=2"}}))
 	}
 	if err != nil && ctx.Err() == nil {
-		s.opt.Log.Warn().Err(err).Str("remote", f.remote.url).Msg("tidy a mirror")
+		f.log.Warn().Err(err).Str("remote", f.remote.url).Msg("tidy a mirror")
 	}
 }

@@ -4,11 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"errors"
-	"io"
 	"net"
-	"net/http"
-	"net/http/cgi"
-	"net/http/httptest"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -19,40 +15,22 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/warmfleet/warmfleet/internal/remotetest"
 )
 
 // remoteRepo is a repository behind git's own HTTP server.
 type remoteRepo struct {
 	repo
 	url      string
-	requests atomic.Int64
+	requests *atomic.Int64
 }
 
 // serve serves a repository; with a password, only to user bot.
 func serve(t *testing.T, r repo, password string) *remoteRepo {
 	t.Helper()
-	execPath := r.git("--exec-path")
-	rr := &remoteRepo{repo: r}
-	backend := &cgi.Handler{
-		Path: filepath.Join(execPath, "git-http-backend"),
-		Env: []string{
-			"GIT_PROJECT_ROOT=" + filepath.Dir(r.dir), "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_GLOBAL=/dev/null",
-			"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*",
-		},
-		InheritEnv: []string{"PATH"}, Stderr: io.Discard,
-	}
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		rr.requests.Add(1)
-		if name, pass, _ := req.BasicAuth(); password != "" && (name != "bot" || pass != password) {
-			w.Header().Set("WWW-Authenticate", `Basic realm="x"`)
-			http.Error(w, "who are you", http.StatusUnauthorized)
-			return
-		}
-		backend.ServeHTTP(w, req)
-	}))
-	t.Cleanup(srv.Close)
-	rr.url = srv.URL + "/" + url.PathEscape(filepath.Base(r.dir)) + "/.git"
-	return rr
+	s := remotetest.Serve(t, filepath.Dir(r.dir), password)
+	return &remoteRepo{repo: r, url: s.URL + "/" + url.PathEscape(filepath.Base(r.dir)) + "/.git", requests: &s.Requests}
 }
 
 func TestStore_FromURL(t *testing.T) {

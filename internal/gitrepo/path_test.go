@@ -71,7 +71,7 @@ func TestStore_FromPathRefusals(t *testing.T) {
 	r, s := sample(t), newStore(t)
 	r.git("update-ref", "refs/heads/--evil", "HEAD")
 	for ref, want := range map[string]error{
-		"--output=CANARY": ErrRef, "-x": ErrRef, "a\nb": ErrRef, "a b": ErrRef, "nope": ErrNoRef, "refs/heads/nope": ErrNoRef,
+		"--output=CANARY": ErrRef, "-x": ErrRef, "+x": ErrRef, "a\nb": ErrRef, "a b": ErrRef, "nope": ErrNoRef, "refs/heads/nope": ErrNoRef,
 		"HEAD^{tree}": ErrNoRef, strings.Repeat("0", 40): ErrNoRef, "HEAD:a.txt": ErrNoRef,
 	} {
 		if _, err := s.FromPath(t.Context(), r.dir, ref); !errors.Is(err, want) {

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 )
 
@@ -17,13 +16,14 @@ var ErrRejected = errors.New("refused by the remote")
 // Git is the git that the store uses.
 func (s *Store) Git() Git { return s.git }
 
-// Tip fetches a branch of a remote and returns where it is: Commit is "" when the remote has no such branch. The mirror holds
-// all of its history.
-func (s *Store) Tip(ctx context.Context, url, branch string) (Mirror, error) {
-	m, err := s.Mirror(ctx, url, headsPrefix+branch)
+// Tip fetches a branch of a remote, whatever r.Ref says, and returns where it is: Commit is "" when the remote has no such
+// branch. The mirror holds all of its history. Errors: as of Sync.
+func (s *Store) Tip(ctx context.Context, r Remote, branch string) (Mirror, error) {
+	r.Ref = headsPrefix + branch
+	m, err := s.mirror(ctx, r)
 	if errors.Is(err, ErrNoRef) {
-		r, parsed := parseRemote(url)
-		return Mirror{Dir: filepath.Join(s.opt.Dir, mirrorsDir, r.key(), workshopDir), Branch: branch}, parsed
+		rem, parsed := parseRemote(r.URL)
+		return Mirror{Dir: s.mirrorDir(rem), Branch: branch}, parsed
 	}
 	return m, err
 }
@@ -42,7 +42,9 @@ func (g Git) Contains(ctx context.Context, gitDir, tip, commit string) (bool, er
 
 // Push is a commit that is to become the tip of a remote's branch.
 type Push struct {
-	URL, Branch string
+	// To is the remote; its Ref does not count.
+	To     Remote
+	Branch string
 	// GitDir and Alternates have the commit and all it needs.
 	GitDir     string
 	Alternates []string
@@ -52,17 +54,17 @@ type Push struct {
 }
 
 // Push moves a branch of a remote if it is where it has to be. ErrRejected: the remote answered and refused, because the
-// branch is elsewhere or for a reason of its own. After any other error it may have moved, and has to be asked. The remote's own hooks
+// branch is elsewhere or for a reason of its own. ErrDenied: it does not take the credential. After any other error it may have moved, and has to be asked. The remote's own hooks
 // decide, ours never run. A local remote is written to as its owner where we are root.
 func (s *Store) Push(ctx context.Context, p Push) error {
-	r, err := parseRemote(p.URL)
+	r, err := parseRemote(p.To.URL)
 	if err != nil {
 		return err
 	}
-	if err := s.authorize(ctx, &r); err != nil {
+	if err := s.authorizeBy(ctx, &r, p.To.Credential); err != nil {
 		return fmt.Errorf("gitrepo: push to %q: %w", r.url, err)
 	}
-	home := filepath.Join(s.opt.Dir, mirrorsDir, r.key())
+	home := s.mirrorHome(r)
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return fmt.Errorf("gitrepo: push to %q: %w", r.url, err)
 	}
@@ -83,7 +85,7 @@ func (s *Store) Push(ctx context.Context, p Push) error {
 	if why := rejection(out.String(), ref); why != "" {
 		return fmt.Errorf("gitrepo: push to %q: %w: branch %q: %s", r.url, ErrRejected, p.Branch, redact(why+detail(err), r.secret))
 	}
-	return fmt.Errorf("gitrepo: push to %q: %w", r.url, err)
+	return fmt.Errorf("gitrepo: push to %q: %w", r.url, f.meaning(err))
 }
 
 // rejection is what a push said of a ref that it did not move: "!\t<from>:<to>\t[remote rejected] (why)" of git-push(1).

@@ -82,11 +82,11 @@ func TestStore_Push(t *testing.T) {
 	three := r.commit("three")
 	s := newStore(t)
 	push := func(branch, old, commit string) error {
-		return s.Push(t.Context(), Push{URL: "file://" + remote, Branch: branch, GitDir: filepath.Join(r.dir, ".git"), Commit: commit, Old: old})
+		return s.Push(t.Context(), Push{To: Remote{URL: "file://" + remote}, Branch: branch, GitDir: filepath.Join(r.dir, ".git"), Commit: commit, Old: old})
 	}
 	tip := func(branch string) string {
 		t.Helper()
-		m, err := s.Tip(t.Context(), "file://"+remote, branch)
+		m, err := s.Tip(t.Context(), Remote{URL: "file://" + remote}, branch)
 		if err != nil {
 			t.Fatal(err)
 		}

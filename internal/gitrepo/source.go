@@ -24,6 +24,7 @@ var (
 
 const (
 	headsPrefix = "refs/heads/"
+	tagsPrefix  = "refs/tags/"
 	// maxInfoFile bounds what is taken over of .git/info/exclude and attributes, in bytes.
 	maxInfoFile = 1 << 20
 )
@@ -48,6 +49,7 @@ type source struct {
 	objects string
 	shallow []byte // the boundary of a shallow repository, normalised
 	remote  string // what the base's origin is, "" for none
+	mirror  bool   // it is a mirror: no work tree of an original is beside it
 	bare    bool
 	settings
 }
@@ -108,7 +110,7 @@ func candidates(ref string) []string {
 	if ref == "HEAD" || strings.HasPrefix(ref, "refs/") || isExpression(ref) {
 		return []string{ref}
 	}
-	return []string{headsPrefix + ref, "refs/tags/" + ref, "refs/remotes/origin/" + ref, ref}
+	return []string{headsPrefix + ref, tagsPrefix + ref, "refs/remotes/origin/" + ref, ref}
 }
 
 func isExpression(ref string) bool {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -40,7 +41,7 @@ type Options struct {
 	Credential func(ctx context.Context, url string) (Credential, error)
 	// MaxBases bounds the bases kept per source, default 64; the least recently used go first.
 	MaxBases int
-	// Timeout bounds the first answer of a remote, default 15 seconds.
+	// Timeout is how long a remote may give no sign of life, DefaultTimeout if zero; a slow one may take longer in all.
 	Timeout time.Duration
 }
 
@@ -75,6 +76,8 @@ type Store struct {
 	git     Git
 	uses    *statedir.Uses
 	fetches statedir.Group[source]
+	syncs   statedir.Group[Tip]
+	known   sync.Map // Tip of the last Sync, by key
 }
 
 // OpenStore opens or makes the store in o.Dir.
@@ -87,7 +90,7 @@ func OpenStore(o Options) (*Store, error) {
 		o.MaxBases = defaultMaxBases
 	}
 	if o.Timeout <= 0 {
-		o.Timeout = defaultTimeout
+		o.Timeout = DefaultTimeout
 	}
 	for _, d := range []string{reposDir, mirrorsDir} {
 		if err := os.MkdirAll(filepath.Join(o.Dir, d), 0o700); err != nil {
@@ -113,9 +116,9 @@ func (s *Store) FromPath(ctx context.Context, path, ref string) (Base, error) {
 }
 
 // FromURL gives the base of a remote repository: the commit of its HEAD, or of ref where one is
-// given. Errors: ErrURL, ErrNoRef, ErrRef; a remote that does not answer fails within the timeout.
+// given. Errors: ErrURL, ErrNoRef, ErrRef, ErrDenied, ErrStalled.
 func (s *Store) FromURL(ctx context.Context, url, ref string) (Base, error) {
-	src, err := s.urlSource(ctx, url, ref)
+	src, err := s.urlSource(ctx, Remote{URL: url, Ref: ref})
 	if err != nil {
 		return Base{}, err
 	}
@@ -177,14 +180,14 @@ func (src source) base(b baseRecord, chain layer.Chain, release func()) Base {
 		Chain: chain, Commit: src.commit, Branch: src.branch, Bare: src.bare, Author: src.author,
 		Submodules: b.Submodules, release: release,
 	}
-	if src.remote == "" {
+	if !src.mirror {
 		base.Notes = append(base.Notes, noteCommitOnly)
 	}
 	if src.bare {
 		base.Notes = append(base.Notes, noteBare)
 	}
 	for _, m := range b.Submodules {
-		base.Notes = append(base.Notes, fmt.Sprintf("submodule %q is an empty directory", m))
+		base.Notes = append(base.Notes, fmt.Sprintf("submodule %q is not fetched: its directory is empty", m))
 	}
 	if src.shallow != nil {
 		base.Notes = append(base.Notes, "the history is shallow, as in the original")

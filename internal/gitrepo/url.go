@@ -107,7 +107,7 @@ func secretForms(c Credential) []string {
 		if s == "" {
 			continue
 		}
-		forms = append(forms, s, url.QueryEscape(s), url.PathEscape(s), base64.StdEncoding.EncodeToString([]byte(s)))
+		forms = append(forms, s, url.QueryEscape(s), url.PathEscape(s), base64.StdEncoding.EncodeToString([]byte(s)), base64.RawURLEncoding.EncodeToString([]byte(s)))
 	}
 	if c.Password != "" {
 		forms = append(forms, base64.StdEncoding.EncodeToString([]byte(c.User+":"+c.Password)))
@@ -153,8 +153,8 @@ func redact(text string, secrets []string) string {
 // checkRef refuses refs that git or a shell of a remote could take for something else.
 func checkRef(ref string) error {
 	switch {
-	case strings.HasPrefix(ref, "-"):
-		return fmt.Errorf("gitrepo: %w: %q begins with a dash", ErrRef, ref)
+	case strings.HasPrefix(ref, "-") || strings.HasPrefix(ref, "+"):
+		return fmt.Errorf("gitrepo: %w: %q begins with a dash or plus", ErrRef, ref)
 	case strings.ContainsFunc(ref, func(r rune) bool { return r <= ' ' || r == 0x7f }):
 		return fmt.Errorf("gitrepo: %w: %q holds a space or control character", ErrRef, ref)
 	}

@@ -18,6 +18,10 @@ const (
 	attemptEnviron = "environ"
 	attemptConnect = "connect"
 	attemptOutlive = "outlive"
+	attemptHog     = "hog"
+	attemptFork    = "fork"
+	attemptBurn    = "burn"
+	attemptFind    = "find"
 )
 
 // exitStopped is the exit code of an attempt that was stopped; one that worked prints how.
@@ -35,6 +39,14 @@ func attempt(name, argument string) int {
 		how = readEnvironments(argument)
 	case attemptConnect:
 		how = connectLoopback(argument)
+	case attemptHog:
+		how = hog(argument)
+	case attemptFork:
+		how = fork(argument)
+	case attemptBurn:
+		how = burn(argument)
+	case attemptFind:
+		return find(argument)
 	case attemptOutlive:
 		return outlive(argument)
 	default:

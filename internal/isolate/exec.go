@@ -17,7 +17,7 @@ import (
 
 const (
 	// DefaultGrace is the time between SIGTERM and SIGKILL.
-	DefaultGrace = 200 * time.Millisecond
+	DefaultGrace = 2 * time.Second
 	// outputGrace bounds the wait for the end of output after every process is dead:
 	// only a descriptor that was passed out of the sandbox can hold it open.
 	outputGrace = time.Second
@@ -39,13 +39,20 @@ const (
 	CauseCancelled Cause = "cancelled" // its context, or Detach
 	CauseStart     Cause = "start"     // it could not be started, StartError says why
 	CauseLost      Cause = "lost"      // the init died
+	CauseOOM       Cause = "oom"       // Limits.Memory
+	CausePIDs      Cause = "pids"      // it failed after Limits.PIDs had refused a fork
+	CauseDisk      Cause = "disk"      // Limits.Disk
 )
 
 // Command is one program to run in the workspace.
 type Command struct {
 	Argv []string
-	Env  []string // whole; nothing is added
+	Env  []string // whole; nothing is added but SecretsVariable where there are Secrets
 	Dir  string   // relative to the workspace, "" is its root; links do not lead out
+	// Stdin is what the command reads, copied on a goroutine of its own until the reader's end (an error of Read counts
+	// as one) or the command's. Exec does not wait for a Read that blocks: that Read outlives it, and the goroutine ends
+	// with it; close what it reads from. nil is empty.
+	Stdin io.Reader
 	// Stdout and Stderr get the bytes as they come, on one goroutine each, or on one for
 	// both when they are the same. While a Write blocks so does the command, once the
 	// pipe (64 KiB) is full; and Exec does not return before the Write does. nil discards.
@@ -53,6 +60,17 @@ type Command struct {
 	Timeout        time.Duration // 0: none
 	Grace          time.Duration // from SIGTERM to SIGKILL, both to the whole tree; 0: DefaultGrace
 	Started        func()        // called once the program runs, if it ever does
+	// Secrets are files that only this command and what it starts sees, by name: SecretsDir/NAME, mode 0400, in memory,
+	// gone with the last process that saw them. See MaxSecrets. RungBare keeps them in a private directory instead,
+	// named by SecretsVariable, until the command ends; other commands' processes can read them there meanwhile.
+	Secrets map[string][]byte
+	// Script, if not empty, is a file like a secret; its path becomes the last argument. At most MaxScript bytes.
+	Script []byte
+	// Sync: the command may write to the workspace while it is held; see Hold.
+	Sync bool
+	// Processes, if not 0, is how many processes and threads there may be at once, kept by RLIMIT_NPROC: for where no
+	// group counts them, and where the kernel counts each user namespace apart (Report.ProcessLimit).
+	Processes int
 }
 
 // Result is how a command ended.
@@ -62,15 +80,16 @@ type Result struct {
 	Cause      Cause
 	Duration   time.Duration // of the program itself
 	StartError string        // one line, with CauseStart
+	Left       int           // processes and threads it left behind, counted where Command.Processes is set
 }
 
 // Exec runs a command. When its first process has ended, all that it left behind is
-// killed, so its output ends and nothing runs on. Failure of the command is a Result; an
+// killed, so its output ends and nothing runs on but what Start started. Failure of the command is a Result; an
 // error means that its end is unknown (CauseLost) or the call was wrong. Cancelling ctx
 // ends the tree like a timeout does, with CauseCancelled and no error.
 func (i *Init) Exec(ctx context.Context, c Command) (Result, error) {
-	if c.Timeout < 0 || c.Grace < 0 {
-		return Result{}, fmt.Errorf("isolate: exec: negative timeout %v or grace %v", c.Timeout, c.Grace)
+	if err := c.check(); err != nil {
+		return Result{}, fmt.Errorf("isolate: exec: %w", err)
 	}
 	select {
 	case i.turn <- struct{}{}:
@@ -83,15 +102,21 @@ func (i *Init) Exec(ctx context.Context, c Command) (Result, error) {
 	if ctx.Err() != nil {
 		return Result{Cause: CauseCancelled}, nil
 	}
+	in, err := openInput(c.Stdin)
+	if err != nil {
+		return Result{}, err
+	}
+	defer in.finish()
 	out, err := openOutputs(c)
 	if err != nil {
 		return Result{}, err
 	}
-	id, answers, err := i.send(wire.KindExec, &wire.Exec{
-		Argv: c.Argv, Env: c.Env, Dir: c.Dir,
-		Stdout: out.stdout, Stderr: out.stderr, Notify: c.Started != nil,
-	}, out.child...)
+	fds, stdin := in.add(out.child)
+	m := i.request(c)
+	m.Stdin, m.Stdout, m.Stderr = stdin, out.stdout, out.stderr
+	id, answers, err := i.send(wire.KindExec, m, fds...)
 	out.closeChild()
+	in.closeChild()
 	if err != nil {
 		out.finish()
 		if errors.Is(err, ErrLost) {
@@ -135,6 +160,12 @@ func (r *run) wait(ctx context.Context) (Result, error) {
 			step = r.terminate(CauseTimeout, step)
 		case <-cancelled:
 			cancelled = nil
+			if limit := exceeded(context.Cause(ctx)); limit != "" && r.cause == "" {
+				r.cause, killed = limit, true
+				r.signal(true)
+				step = time.After(killLimit)
+				continue
+			}
 			step = r.terminate(CauseCancelled, step)
 		case <-step:
 			if killed {
@@ -206,7 +237,7 @@ func (r *run) answer(frame wire.Frame) (result Result, over bool, err error) {
 }
 
 func (r *run) result(m wire.Exited) Result {
-	result := Result{Duration: time.Duration(m.Nanos)}
+	result := Result{Duration: time.Duration(m.Nanos), Left: int(m.Left)}
 	ended := r.cause
 	if ended == "" {
 		ended = CauseCancelled // by Detach

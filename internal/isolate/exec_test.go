@@ -42,7 +42,7 @@ func TestInit_Exec_TimeoutShapes(t *testing.T) {
 		{"setsid sh -c 'trap \"\" TERM; while :; do :; done' & wait", timeout, ""},
 	} {
 		began := time.Now()
-		out, r := b.sh(c.script, func(c *isolate.Command) { c.Timeout = time.Second })
+		out, r := b.sh(c.script, func(c *isolate.Command) { c.Timeout, c.Grace = time.Second, 200*time.Millisecond })
 		if diff := cmp.Diff(plainOf(r), c.want); diff != "" {
 			t.Errorf("%s (-got +want):\n%s", c.script, diff)
 		}
@@ -99,6 +99,24 @@ func TestInit_Exec_Cancel(t *testing.T) {
 	}
 	if out, r := b.sh("echo on"); out != "on\n" || r.Cause != isolate.CauseExit {
 		t.Errorf("next command: got %q, %+v", out, r)
+	}
+}
+
+// A cancel that comes while the command is being started is not forgotten.
+func TestInit_Exec_CancelAtAnyMoment(t *testing.T) {
+	b := newBox(t, isolate.Config{})
+	for after := range 60 {
+		ctx, cancel := context.WithCancel(testContext(t))
+		time.AfterFunc(time.Duration(after)*50*time.Microsecond, cancel)
+		began := time.Now()
+		r, err := b.Exec(ctx, isolate.Command{Argv: []string{"/bin/sleep", "300"}, Env: b.BaseEnv(), Grace: time.Minute})
+		if want := (plain{Code: -1, Cause: isolate.CauseCancelled}); err != nil || plainOf(r) != want {
+			t.Fatalf("cancelled after %d times 50 us: got %+v, %v; want %+v", after, plainOf(r), err, want)
+		}
+		if took := time.Since(began); took > 30*time.Second {
+			t.Fatalf("cancelled after %d times 50 us: SIGTERM was lost, it took SIGKILL to end it", after)
+		}
+		cancel()
 	}
 }
 
@@ -268,7 +286,7 @@ func TestInit_Exec_EscapedOutput(t *testing.T) {
 
 // slowWriter holds up its first write.
 type slowWriter struct {
-	bytes.Buffer
+	buf  bytes.Buffer
 	hold <-chan time.Time
 }
 
@@ -277,7 +295,7 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 		<-w.hold
 		w.hold = nil
 	}
-	return w.Buffer.Write(p)
+	return w.buf.Write(p)
 }
 
 // A writer slower than the grace for output loses nothing.
@@ -285,7 +303,7 @@ func TestInit_Exec_SlowWriter(t *testing.T) {
 	b := newBox(t, isolate.Config{})
 	out := &slowWriter{hold: time.After(1500 * time.Millisecond)}
 	_, r := b.sh("echo one; sleep 0.1; head -c 50000 /dev/zero; echo two", func(c *isolate.Command) { c.Stdout, c.Stderr = out, nil })
-	if got, want := out.Len(), 4+50_000+4; got != want || plainOf(r).Code != 0 {
+	if got, want := out.buf.Len(), 4+50_000+4; got != want || plainOf(r).Code != 0 {
 		t.Errorf("got %d bytes, want %d (%+v)", got, want, plainOf(r))
 	}
 }

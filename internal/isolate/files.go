@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -14,10 +15,13 @@ import (
 
 // FileWrite is a file to make or to replace.
 type FileWrite struct {
-	Path     string // relative to the workspace
-	Content  []byte // at most 64 MiB
+	Path    string // relative to the workspace
+	Content []byte // at most 64 MiB
+	// From, if set, is the content instead, whatever its size, from its present position to its end. It is a regular file, open for reading.
+	From     *os.File
 	Mode     uint32 // twelve permission bits; 0 keeps those of an existing file, else 0644
 	MkdirAll bool   // make missing parents, 0755
+	Sync     bool   // also while the workspace is held
 }
 
 // FileInfo describes a path of the workspace; links are not followed.
@@ -53,10 +57,48 @@ func (i *Init) WriteFile(ctx context.Context, w FileWrite) error {
 	if len(w.Content) > wire.MaxContent {
 		return fmt.Errorf("isolate: write %q: %w", w.Path, ErrTooLarge)
 	}
+	var fds []int
+	if w.From != nil {
+		fds = append(fds, int(w.From.Fd()))
+	}
 	_, err := i.fileCall(ctx, wire.KindWrite, "write", &wire.File{
-		Path: w.Path, Content: w.Content, Mode: uint64(w.Mode & 0o7777), MkdirAll: w.MkdirAll,
-	})
+		Path: w.Path, Content: w.Content, Mode: uint64(w.Mode & 0o7777), MkdirAll: w.MkdirAll, Sync: w.Sync, From: w.From != nil,
+	}, fds...)
 	return err
+}
+
+// FilePart is a part of a file.
+type FilePart struct {
+	Data []byte
+	Mode fs.FileMode
+	Size int64 // of the whole file, in bytes
+	// Stamp is another after each change of the file.
+	Stamp string
+}
+
+// ReadPart reads a part of a regular file. Where at names the stamp of an earlier part, the file must not have changed since: else
+// ErrChanged.
+func (i *Init) ReadPart(ctx context.Context, path string, at PartAt) (FilePart, error) {
+	frame, err := i.fileCall(ctx, wire.KindRead, "read", &wire.File{
+		Path: path, Part: true, Offset: at.Offset, Max: min(at.Max, wire.MaxContent), Stamp: at.Stamp,
+	})
+	if errors.Is(err, unix.ESTALE) {
+		err = fmt.Errorf("isolate: read %q: %w", path, ErrChanged)
+	}
+	if err != nil {
+		return FilePart{}, err
+	}
+	var m wire.Content
+	if err := frame.Decode(&m); err != nil {
+		return FilePart{}, err
+	}
+	return FilePart{Data: m.Data, Mode: fileMode(m.Mode), Size: m.Size, Stamp: m.Stamp}, nil
+}
+
+// PartAt says which part of a file: at most Max bytes from Offset, of the file that Stamp is of if that is not "".
+type PartAt struct {
+	Offset, Max int64
+	Stamp       string
 }
 
 // LookAt reads a regular file, or the text of a symbolic link, of at most max bytes. Links are not followed, on the way
@@ -141,8 +183,8 @@ func (i *Init) List(ctx context.Context, path string) ([]FileInfo, error) {
 	return infos, nil
 }
 
-func (i *Init) fileCall(ctx context.Context, kind wire.Kind, verb string, m *wire.File) (wire.Frame, error) {
-	frame, err := i.fileRequest(ctx, kind, m)
+func (i *Init) fileCall(ctx context.Context, kind wire.Kind, verb string, m *wire.File, fds ...int) (wire.Frame, error) {
+	frame, err := i.fileRequest(ctx, kind, m, fds...)
 	if err != nil {
 		return wire.Frame{}, fmt.Errorf("isolate: %s %q: %w", verb, m.Path, err)
 	}
@@ -150,16 +192,19 @@ func (i *Init) fileCall(ctx context.Context, kind wire.Kind, verb string, m *wir
 }
 
 // fileRequest makes one file call at a time.
-func (i *Init) fileRequest(ctx context.Context, kind wire.Kind, m wire.Body) (wire.Frame, error) {
+func (i *Init) fileRequest(ctx context.Context, kind wire.Kind, m wire.Body, fds ...int) (wire.Frame, error) {
 	select {
 	case i.fileUse <- struct{}{}:
 		defer func() { <-i.fileUse }()
 	case <-ctx.Done():
 		return wire.Frame{}, ctx.Err()
 	}
-	frame, err := i.call(ctx, kind, m)
-	if errors.Is(err, unix.EFBIG) {
+	frame, err := i.call(ctx, kind, m, fds...)
+	switch {
+	case errors.Is(err, unix.EFBIG):
 		err = ErrTooLarge
+	case errors.Is(err, unix.EROFS):
+		err = fmt.Errorf("%w: %w", ErrHeld, err)
 	}
 	return frame, err
 }

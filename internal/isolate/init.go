@@ -9,6 +9,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -24,12 +25,14 @@ const startLimit = 10 * time.Second
 // Config says how a sandbox is made.
 type Config struct {
 	Rung    Rung
-	Network string   // NetworkNone (also "") or NetworkAllow
+	Network string   // NetworkNone (also ""), NetworkAllow or, but for RungBare, NetworkProxy
 	Expose  []string // absolute directories of the host, shown read-only at the same path
+	Caches  []Cache
 	// Scratch bounds /tmp, HOME and /dev/shm together, in bytes; 0: half of the memory.
 	Scratch int64
-	// NoSetuid makes setting the setuid or setgid bit fail with EPERM. It also refuses
-	// system calls of foreign architectures, by death.
+	// Group, if set, bounds the commands. It is closed with the init, or when Start fails.
+	Group Group
+	// NoSetuid makes setting the setuid or setgid bit fail with EPERM.
 	NoSetuid bool
 	// Binary is the program that becomes init; "": warmfleet-init beside this
 	// executable, or this executable.
@@ -43,7 +46,8 @@ type Config struct {
 type Init struct {
 	config  Config
 	process *process
-	homeDir string // made for a bare init, which has no HOME of its own
+	homeDir string   // made for a bare init, which has no HOME of its own
+	proxied *os.File // what Listener hands over; nil but with NetworkProxy
 	turn    chan struct{}
 	fileUse chan struct{}
 	done    chan struct{}
@@ -53,11 +57,20 @@ type Init struct {
 	pending map[uint64]chan wire.Frame
 	lastID  uint64
 	closing bool
+	started atomic.Bool // its group is its own to close
 }
 
 // Start makes a sandbox and returns when its init is ready. It has no workspace yet.
 // ErrLost: the init died while starting; other errors name the step that failed.
 func Start(ctx context.Context, c Config) (*Init, error) {
+	i, err := start(ctx, c)
+	if err != nil && c.Group != nil {
+		err = errors.Join(err, c.Group.Close())
+	}
+	return i, err
+}
+
+func start(ctx context.Context, c Config) (*Init, error) {
 	if err := c.validate(); err != nil {
 		return nil, err
 	}
@@ -75,6 +88,14 @@ func Start(ctx context.Context, c Config) (*Init, error) {
 		return nil, err
 	}
 	spec.Mounted = len(mounts) > 0
+	for _, cache := range c.Caches {
+		spec.Caches = append(spec.Caches, cache.Name)
+	}
+	spec.Doors = uint64(len(c.doors()))
+	if c.Network == NetworkProxy {
+		spec.Listen = ProxyPort
+	}
+	spec.Whole = c.Group != nil && c.Group.Whole()
 	attr := &syscall.SysProcAttr{}
 	if !spec.Bare {
 		flags := uintptr(unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP)
@@ -100,6 +121,7 @@ func Start(ctx context.Context, c Config) (*Init, error) {
 		i.Close()
 		return nil, fmt.Errorf("isolate: start init: %w", err)
 	}
+	i.started.Store(true)
 	return i, nil
 }
 
@@ -114,23 +136,38 @@ func (c Config) validate() error {
 	}
 	switch c.Network {
 	case "", NetworkNone, NetworkAllow:
+	case NetworkProxy:
+		if c.Rung == RungBare {
+			return fmt.Errorf("isolate: start init with a proxy: %w", ErrBare)
+		}
 	default:
 		return fmt.Errorf("isolate: start init: unknown network %q", c.Network)
 	}
 	for _, dir := range c.Expose {
-		if err := exposable(dir); err != nil {
+		if err := Exposable(dir); err != nil {
 			return fmt.Errorf("isolate: expose %q: %w", dir, err)
 		}
+	}
+	for _, cache := range c.Caches {
+		if err := ValidCache(cache.Name); err != nil {
+			return err
+		}
+	}
+	if c.Rung == RungBare && len(c.Caches) > 0 {
+		return fmt.Errorf("isolate: start init with caches: %w", ErrBare)
 	}
 	return nil
 }
 
-// exposable refuses targets that are the sandbox's own.
-func exposable(dir string) error {
+// Exposable refuses paths that are the sandbox's own.
+func Exposable(dir string) error {
 	if !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" {
 		return errors.New("want a clean absolute path below /")
 	}
-	for _, own := range []string{"/proc", "/sys", "/dev", Workspace, "/etc"} {
+	if dir == "/run" || dir == "/home" {
+		return fmt.Errorf("%s has directories of the sandbox's own: expose what is below it", dir)
+	}
+	for _, own := range []string{"/proc", "/sys", "/dev", Workspace, "/etc", SecretsDir, CachesDir, sandboxHome} {
 		if dir == own || strings.HasPrefix(dir, own+"/") {
 			return fmt.Errorf("%s is the sandbox's own", own)
 		}
@@ -174,12 +211,15 @@ func (i *Init) prepare(ctx context.Context, spec *wire.Spec, mounts []*os.File) 
 	for _, m := range mounts {
 		fds = append(fds, int(m.Fd()))
 	}
+	for _, cache := range i.config.Caches {
+		fds = append(fds, int(cache.Mount.Fd()))
+	}
+	fds = append(fds, i.config.doors()...)
 	frame, err := i.call(ctx, wire.KindSpec, spec, fds...)
 	if err != nil {
 		return err
 	}
-	var ready wire.Ready
-	return frame.Decode(&ready)
+	return i.takeReady(frame, spec.Listen != 0)
 }
 
 // receive hands answers to whoever waits, until the init is gone.
@@ -211,6 +251,11 @@ func (i *Init) receive() {
 	}
 	if i.homeDir != "" {
 		os.RemoveAll(i.homeDir)
+	}
+	if i.started.Load() && i.config.Group != nil {
+		if err := i.config.Group.Close(); err != nil && i.config.Log != nil {
+			i.config.Log(err.Error())
+		}
 	}
 	close(i.done)
 }
@@ -298,7 +343,7 @@ func (i *Init) AttachDir(ctx context.Context, dir string) error {
 	return nil
 }
 
-// Detach kills what runs (its Exec ends with CauseCancelled) and unmounts the workspace,
+// Detach kills what runs (its Exec ends with CauseCancelled), what Start started too, and unmounts the workspace,
 // never lazily: after success nothing can change its layers. EBUSY: a copy of the mount's
 // descriptor is still open outside; the workspace stays attached.
 func (i *Init) Detach(ctx context.Context) error {
@@ -335,19 +380,9 @@ func (i *Init) Close() error {
 	<-i.done
 	if first {
 		i.process.release()
+		if f := i.Listener(); f != nil {
+			f.Close()
+		}
 	}
 	return nil
-}
-
-// BaseEnv is the environment that every command needs, without what a plan adds.
-func (i *Init) BaseEnv() []string {
-	dir, tmp := "/home/sandbox", "/tmp"
-	if i.config.Rung == RungBare {
-		dir, tmp = i.homeDir, os.TempDir()
-	}
-	return []string{
-		// Go's own place of installation; it comes with /usr where it is there.
-		"PATH=/usr/local/sbin:/usr/local/bin:/usr/local/go/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-		"HOME=" + dir, "TMPDIR=" + tmp, "USER=sandbox", "LOGNAME=sandbox", "SHELL=/bin/sh", "LANG=C.UTF-8", "TERM=dumb",
-	}
 }

@@ -37,7 +37,11 @@ const HostID = 0x70000001
 const (
 	NetworkNone  = "none"  // a loopback of its own
 	NetworkAllow = "allow" // the host's network, its loopback included
+	NetworkProxy = "proxy" // a loopback of its own, with ProxyPort served by whoever takes Init.Listener
 )
+
+// ProxyPort is the port of a sandbox's loopback that NetworkProxy listens on; it has no other address.
+const ProxyPort = 3128
 
 // Workspace is where the workspace appears inside the namespaces.
 const Workspace = "/workspace"
@@ -49,4 +53,8 @@ var (
 	ErrBare = errors.New("isolate: not possible on this rung")
 	// ErrTooLarge reports a file beyond the limit given or the protocol's (64 MiB).
 	ErrTooLarge = errors.New("isolate: file is too large")
+	// ErrChanged reports a file that changed between the reading of its parts.
+	ErrChanged = errors.New("isolate: file has changed since its first part was read")
+	// ErrHeld reports a file call that would write while the workspace is held; see Init.Hold.
+	ErrHeld = errors.New("isolate: the workspace is read-only until it is synced")
 )

@@ -20,12 +20,18 @@ const (
 	controlFD   = 3
 )
 
-// Main runs an init, a mounter or a namespace holder when this process was started as one,
+// Main runs an init, a mounter, a namespace holder or the supervisor of a detached process when this process was started as one,
 // and then does not return. It must be the first statement of every main that may start
 // sandboxes, and of TestMain.
 func Main() {
 	if len(os.Args) == 4 && os.Args[0] == selfExe && os.Args[1] == modeProbe {
 		os.Exit(attempt(os.Args[2], os.Args[3]))
+	}
+	if len(os.Args) > 3 && os.Args[0] == selfExe && os.Args[1] == inside.ModeDetached {
+		os.Exit(inside.Supervise(os.Args[2:]))
+	}
+	if len(os.Args) > 3 && os.Args[0] == selfExe && os.Args[1] == inside.ModeLaunch {
+		os.Exit(inside.Launch(os.Args[2:]))
 	}
 	if len(os.Args) != 2 || os.Args[0] != processName || !isControl(controlFD) {
 		return

@@ -45,7 +45,7 @@ func Probe(ctx context.Context, scratch string) (Report, error) {
 		return Report{}, fmt.Errorf("isolate: probe: %w", ctx.Err())
 	}
 	if err != nil {
-		return bareReport(explain(err)), nil
+		return Unisolated(explain(err)), nil
 	}
 	defer i.Close()
 	p.init = i

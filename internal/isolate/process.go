@@ -75,7 +75,9 @@ func spawn(mode, binary string, attr *syscall.SysProcAttr) (*process, error) {
 		p.crash, err = memoryFile()
 	}
 	if err == nil {
-		attr.Pdeathsig = syscall.SIGKILL
+		if attr.Cloneflags != 0 {
+			attr.Pdeathsig = syscall.SIGKILL // which takes its namespace along; else the end of its socket makes it end its tree
+		}
 		attr.Setsid = true
 		spawner().do(func() {
 			p.os, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", program.Fd()), []string{processName, mode}, &os.ProcAttr{

@@ -37,6 +37,8 @@ type Report struct {
 	Overlay    bool                 `json:"overlay"`
 	OverlayWhy string               `json:"overlay_why,omitempty"`
 	Guarantees map[string]Guarantee `json:"guarantees"`
+	// ProcessLimit says that Command.Processes is what bounds processes here.
+	ProcessLimit bool `json:"-"`
 }
 
 // Unmet lists the guarantees that "required" asks for and that are not enforced, in the
@@ -73,8 +75,8 @@ func newReport() Report {
 	return r
 }
 
-// bareReport is for plain processes.
-func bareReport(why, fix string) Report {
+// Unisolated is the report of plain processes, with why nothing better is used and what to do.
+func Unisolated(why, fix string) Report {
 	r := newReport()
 	r.Rung = RungBare
 	r.OverlayWhy = "needs namespaces"

@@ -24,12 +24,19 @@ func Respond(r micro.Request, reply any, most int64) error {
 	if err != nil {
 		return fmt.Errorf("parts: encode reply: %w", err)
 	}
-	size := max(int(most)-headerRoom, headerRoom)
-	all := slices.Collect(slices.Chunk(b, size))
+	all := Split(b, most)
 	for _, part := range all {
 		if err := r.Respond(part, micro.WithHeaders(micro.Headers{api.HeaderParts: {strconv.Itoa(len(all))}})); err != nil {
 			return fmt.Errorf("parts: reply: %w", err)
 		}
 	}
 	return nil
+}
+
+// Split cuts b into what fits into messages beside their headers; nothing is one empty part. most is as in Respond.
+func Split(b []byte, most int64) [][]byte {
+	if len(b) == 0 {
+		return [][]byte{nil}
+	}
+	return slices.Collect(slices.Chunk(b, max(int(most)-headerRoom, headerRoom)))
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/internal/limit"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
@@ -69,12 +70,23 @@ func Beside(t *testing.T, first *Bed) *Bed {
 	if err != nil {
 		t.Fatal(err)
 	}
+	groups := limit.Open(limit.Auto)
+	groups.Describe(&report)
+	t.Cleanup(func() {
+		if err := groups.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return &Bed{
 		Store: first.Store, Records: first.Records,
 		Host: sandbox.Host{
 			Cache: cache, Mounter: mounter, Report: report, Layers: layers,
 			Init: func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error) {
-				return isolate.Start(ctx, isolate.Config{Rung: report.Rung, Network: network, NoSetuid: noSetuid && root})
+				group, err := groups.New()
+				if err != nil {
+					return nil, err
+				}
+				return isolate.Start(ctx, isolate.Config{Rung: report.Rung, Network: network, NoSetuid: noSetuid && root, Group: group})
 			},
 		},
 		Manager: checkpoint.New(checkpoint.Config{

@@ -26,6 +26,7 @@ type verdict struct {
 type admission struct {
 	plans   map[string]*entry
 	workers map[string]events.Worker
+	pools   map[string]poolFact
 }
 
 // entry is one plan that is not final, or is being undone.
@@ -163,16 +164,13 @@ func (a *admission) route(f events.Fold) (string, reason) {
 	if f.Resource.Path != "" {
 		return a.routePath(f)
 	}
-	pool := f.Pool
-	if pool == "" {
-		pool = "default"
+	if f.Pool != "" {
+		return a.routeNamed(f)
 	}
-	for _, w := range a.workers {
-		if _, serves := w.Pools[pool]; serves {
-			return pool, reason{}
-		}
+	if a.served("default") {
+		return "default", reason{}
 	}
-	return "", reason{wait: "no live worker of pool " + pool}
+	return "", reason{wait: "no live worker of pool default"}
 }
 
 // routePath picks the longest allowed path of the host that contains the resource. A plan that

@@ -27,7 +27,7 @@ const (
 
 // timeoutOf is how long a request of a name may take.
 func timeoutOf(noun, verb string) time.Duration {
-	if noun == "gc" || noun == "checkpoint" && slices.Contains([]string{"rollback", "fork", "verify"}, verb) {
+	if noun == "gc" || noun == "image" && verb == "build" || noun == "session" && verb == "start" || noun == "checkpoint" && slices.Contains([]string{"rollback", "fork", "verify"}, verb) {
 		return transferTimeout
 	}
 	return apiTimeout
@@ -64,6 +64,10 @@ func (s *Scheduler) handlers() map[[2]string]handler {
 		{"checkpoint", "verify"}: s.checkpointVerify, {"checkpoint", "delete"}: s.checkpointDelete,
 		{"gc", "run"}:      s.gcRun,
 		{"worker", "list"}: s.workerList,
+		{"pool", "list"}:   s.poolList, {"pool", "get"}: s.poolGet, {"pool", "apply"}: s.poolApply, {"pool", "delete"}: s.poolDelete,
+		{"pool", "prewarm"}: s.poolPrewarm, {"pool", "refresh"}: s.poolRefresh,
+		{"image", "list"}: s.imageList, {"image", "get"}: s.imageGet, {"image", "build"}: s.imageBuild, {"image", "delete"}: s.imageDelete,
+		{"session", "start"}: s.sessionStart, {"session", "list"}: s.sessionList, {"session", "get"}: s.sessionGet,
 	}
 }
 

@@ -79,7 +79,7 @@ func (s *Scheduler) checkpointGet(ctx context.Context, body []byte) (any, error)
 func shown(c checkpoint.Checkpoint) api.Checkpoint {
 	out := api.Checkpoint{
 		ID: c.ID, Plan: c.PlanID, Sandbox: c.SandboxID, Phase: string(c.Phase), CreatedAt: c.CreatedAt,
-		SizeBytes: c.SizeBytes, Portable: c.Portable, Worker: c.Worker, Layers: []string{}, Metadata: c.Metadata, Lost: json.RawMessage("[]"),
+		SizeBytes: c.SizeBytes, Portable: c.Portable, Fuzzy: c.Fuzzy, Worker: c.Worker, Layers: []string{}, Metadata: c.Metadata, Lost: json.RawMessage("[]"),
 	}
 	if out.Metadata == nil {
 		out.Metadata = map[string]string{}

@@ -35,7 +35,13 @@ func (s *Scheduler) checkpointDelete(ctx context.Context, body []byte) (any, err
 		return nil, err
 	}
 	if err == nil { // else nobody can use it
-		if err := s.deletable(cp, req.Force); err != nil {
+		err := s.deletable(cp, req.Force)
+		for name, i := range s.pools.latestImages() {
+			if i.Checkpoint == cp.ID && !req.Force {
+				err = fail(api.CodeRefused, "checkpoint %s: pool %s starts from its image %s: remove the pool, build another image, or use --force", cp.ID, name, i.ID)
+			}
+		}
+		if err != nil {
 			return nil, err
 		}
 	}

@@ -60,7 +60,7 @@ func (s *Scheduler) undoable(ctx context.Context, id string, f events.Fold) erro
 	if err != nil {
 		return err
 	}
-	if p.Commit != nil || p.Resource != nil && p.Resource.Repo != "" {
+	if p.Commit != nil || f.Resource.Repo != "" {
 		return fail(api.CodeConflict, "plan %s: it made a commit, which git takes back: git revert %s", id, commitOf(f))
 	}
 	cp, err := undoFrom(id, f)

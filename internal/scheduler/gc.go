@@ -139,6 +139,7 @@ func (s *Scheduler) collect(ctx context.Context, grace time.Duration, dryRun boo
 	})
 	fault.At("scheduler.collected")
 	if err == nil && !dryRun {
+		s.dropReplaced(ctx)
 		s.tellCollected(done)
 	}
 	return done, err
@@ -166,7 +167,11 @@ func (s *Scheduler) fates(ctx context.Context) (func(checkpoint.Checkpoint, time
 			ended[e.Key] = until(e.Created, s.keep.after(f.State))
 		}
 	}
+	ofImage := s.imageFate()
 	return func(cp checkpoint.Checkpoint, written time.Time) checkpoint.Fate {
+		if string(cp.Phase) == events.PhaseImage {
+			return ofImage(cp, written)
+		}
 		if cp.PlanID == "" {
 			return until(written, s.keep.Session)
 		}

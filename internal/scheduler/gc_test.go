@@ -138,3 +138,39 @@ func TestKeep_Validate(t *testing.T) {
 		}
 	}
 }
+
+// The image that a pool starts from is kept for ever; one that was replaced goes, record and checkpoint.
+func TestScheduler_FateOfImages(t *testing.T) {
+	images := kv.NewMemory()
+	s := New(Fleet{Plans: kv.NewMemory(), Images: images}, 0, zerolog.Nop())
+	old := time.Now().Add(-2 * keepReplaced)
+	for key, v := range map[string]any{
+		"old": events.Image{ID: "old", Pool: "api", Checkpoint: "cp-old", BuiltAt: old}, "new": events.Image{ID: "new", Pool: "api", Checkpoint: "cp-new", BuiltAt: old},
+		events.LatestKey("api"): events.Latest{Pool: "api", Image: "new"},
+	} {
+		b, err := json.Marshal(v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := images.Create(t.Context(), key, b); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.pools.takeImage(kv.Entry{Key: key, Value: b}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fate, err := s.fates(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[string]checkpoint.Fate{"cp-new": {Pinned: true}, "cp-old": {Until: old.Add(keepReplaced)}} {
+		if got := fate(checkpoint.Checkpoint{ID: id, Phase: events.PhaseImage}, old); got != want {
+			t.Errorf("%s: %+v, want %+v", id, got, want)
+		}
+	}
+	s.dropReplaced(t.Context())
+	left, err := images.List(t.Context(), "")
+	if err != nil || len(left) != 2 || left[0].Key != "new" {
+		t.Errorf("records left: %v, %v, want the latest image and its pointer", left, err)
+	}
+}

@@ -86,11 +86,18 @@ func (s *Scheduler) admit(ctx context.Context, id string, sub events.Submission)
 	if err != nil {
 		return s.rejectWith(ctx, w, code(err), err)
 	}
+	resource, refused, err := s.resourceFor(ctx, p)
+	if err != nil {
+		return err
+	}
+	if refused != nil {
+		return s.rejectWith(ctx, w, refused.code, refused)
+	}
 	now := time.Now().UTC()
 	err = w.Append(ctx, events.TypeAccepted, events.Data{
 		Body: sub.Plan, Steps: stepIDs(p), By: sub.RequestedBy, RetryOf: sub.RetryOf,
 		Plan: &events.Fold{
-			Name: p.Name, Strategy: string(p.Strategy), Apply: string(p.Apply), Resource: resourceOf(p), Pool: p.Pool,
+			Name: p.Name, Strategy: string(p.Strategy), Apply: string(p.Apply), Resource: resource, Pool: p.Pool,
 			Class: string(p.Class), Key: p.Key, MaxAttempts: p.MaxAttempts, Created: now,
 			ExpiresAt: now.Add(time.Duration(p.ExpiresIn)), BodyDigest: digest,
 		},

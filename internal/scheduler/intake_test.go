@@ -33,7 +33,7 @@ func open(t *testing.T) *desk {
 	d.submissions = events.NewMemorySubmissions(subjects, opts, d.dead)
 	d.Scheduler = New(Fleet{
 		Subjects: subjects, Log: events.NewMemoryLog(subjects), Queue: events.NewMemoryQueue(subjects, opts, d.dead), Submissions: d.submissions,
-		Workers: kv.NewMemory(), Leases: kv.NewMemory(), Plans: kv.NewMemory(), Checkpoints: kv.NewMemory(), Store: objectstore.NewMemory(),
+		Workers: kv.NewMemory(), Leases: kv.NewMemory(), Plans: kv.NewMemory(), Checkpoints: kv.NewMemory(), Pools: kv.NewMemory(), Images: kv.NewMemory(), Sessions: kv.NewMemory(), Store: objectstore.NewMemory(),
 	}, 20*time.Millisecond, zerolog.Nop())
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -138,7 +138,7 @@ func TestScheduler_IntakeRejects(t *testing.T) {
 	for _, tc := range []struct{ name, plan, code, says string }{
 		{"UnknownKey", `{"version":1,"stepz":[],"steps":[{"run":"x"}]}`, "invalid_plan", "stepz"},
 		{"NoHost", `{"version":1,"resource":{"path":"/srv"},"steps":[{"run":"x"}]}`, "invalid_plan", "host"},
-		{"Unsupported", `{"version":1,"resource":{"path":"/srv","host":"h1"},"limits":{"memory_mb":1},"steps":[{"run":"x"}]}`, "unsupported", "limits.memory_mb"},
+		{"Unsupported", `{"version":1,"resource":{"path":"/srv","host":"h1"},"key":"k","steps":[{"run":"x"}]}`, "unsupported", "key"},
 		{"NotAPlan", `[]`, "invalid_plan", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -34,9 +34,11 @@ func (s *Scheduler) govern(ctx context.Context) {
 	sweep, expire := time.NewTicker(sweepEvery), time.NewTicker(expireEvery)
 	defer sweep.Stop()
 	defer expire.Stop()
-	var garbage sync.WaitGroup
-	garbage.Go(func() { s.collectOften(ctx) })
-	defer garbage.Wait()
+	var tasks sync.WaitGroup
+	tasks.Go(func() { s.collectOften(ctx) })
+	tasks.Go(func() { s.buildOften(ctx) })
+	tasks.Go(func() { s.sweepSessions(ctx) })
+	defer tasks.Wait()
 	s.ensurePools(ctx)
 	for {
 		s.admitAll(ctx)

@@ -23,12 +23,15 @@ type Fleet struct {
 	Conn        *nats.Conn
 	Subjects    events.Subjects
 	Log         events.Log
-	Queue       events.Queue
+	Queue       events.FullQueue
 	Submissions events.Submissions
 	Workers     kv.Store
 	Leases      kv.Store
 	Plans       kv.Store
 	Checkpoints kv.Store
+	Pools       kv.Store
+	Images      kv.Store
+	Sessions    kv.Store
 	Store       objectstore.Store
 }
 
@@ -38,6 +41,7 @@ type Scheduler struct {
 	log   zerolog.Logger
 	id    string
 	index *index
+	pools *pools
 	keep  Keep
 
 	pullWait time.Duration
@@ -52,7 +56,7 @@ func New(fleet Fleet, pullWait time.Duration, log zerolog.Logger) *Scheduler {
 	if pullWait == 0 {
 		pullWait = DefaultPullWait
 	}
-	return &Scheduler{fleet: fleet, log: log, id: events.NewID(), index: newIndex(), keep: DefaultKeep(), pullWait: pullWait}
+	return &Scheduler{fleet: fleet, log: log, id: events.NewID(), index: newIndex(), pools: newPools(), keep: DefaultKeep(), pullWait: pullWait}
 }
 
 // SetKeep says how long checkpoints are kept, DefaultKeep if it is not called. Call it before Run.
@@ -88,7 +92,10 @@ func (s *Scheduler) run(ctx context.Context, open func(context.Context) (stop fu
 	if err := s.watchWorkers(ctx, &tasks); err != nil {
 		return err
 	}
-	if !s.index.awaitRead(ctx) {
+	if err := s.watchPools(ctx, &tasks); err != nil {
+		return err
+	}
+	if !s.index.awaitRead(ctx) || !s.pools.awaitRead(ctx) {
 		return nil
 	}
 	tasks.Go(func() { s.intake(ctx) })

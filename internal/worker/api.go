@@ -43,7 +43,7 @@ func (w *Worker) serve(ctx context.Context) (*endpoints, error) {
 	a.service = svc
 	for verb, handle := range map[string]func(context.Context, []byte) (any, error){
 		"status": w.apiStatus, "rollback": w.apiRollback, "fork": w.apiRollback, "store": w.apiStore,
-		"diff": w.apiDiff,
+		"diff": w.apiDiff, "prewarm": w.apiPrewarm, "explain": w.apiExplain,
 	} {
 		err := svc.AddEndpoint(verb, a.handler(ctx, handle), micro.WithEndpointSubject(w.fleet.Subjects.Worker(w.cfg.Name, verb)))
 		if err != nil {
@@ -80,7 +80,7 @@ func (a *endpoints) handler(ctx context.Context, handle func(context.Context, []
 func respondError(r micro.Request, err error) {
 	code := api.CodeInternal
 	switch {
-	case errors.Is(err, checkpoint.ErrNotFound):
+	case errors.Is(err, checkpoint.ErrNotFound), errors.Is(err, errNoPool):
 		code = api.CodeNotFound
 	case errors.Is(err, errFull), errors.Is(err, checkpoint.ErrLive):
 		code = api.CodeConflict
@@ -94,6 +94,16 @@ func respondError(r micro.Request, err error) {
 
 // errRequest: the request is not what the endpoint takes.
 var errRequest = errors.New("request is not valid JSON")
+
+// badRequest is an errRequest of good JSON. Its text says alone what is wrong.
+type badRequest string
+
+func (b badRequest) Error() string { return string(b) }
+
+func (b badRequest) Is(target error) bool { return target == errRequest }
+
+// unfit returns a badRequest.
+func unfit(format string, args ...any) error { return badRequest(fmt.Sprintf(format, args...)) }
 
 // checkpointID reads a request that names a checkpoint.
 func checkpointID(body []byte) (string, error) {
@@ -124,6 +134,19 @@ func (w *Worker) apiRollback(ctx context.Context, body []byte) (any, error) {
 		return nil, err
 	}
 	return api.RolledBack{Sandbox: sb.ID(), Worker: w.cfg.Name, State: string(sb.State()), Checkpoint: id}, nil
+}
+
+// apiPrewarm has one warm sandbox more of a pool ready for a while. It claims nothing.
+func (w *Worker) apiPrewarm(_ context.Context, body []byte) (any, error) {
+	var req api.Name
+	if err := json.Unmarshal(body, &req); err != nil {
+		return nil, fmt.Errorf("worker: read request: %w: %w", errRequest, err)
+	}
+	k := w.pooling.keeper(req.Name)
+	if k == nil || k.now().removed {
+		return nil, fmt.Errorf("worker: prewarm pool %q: %w", req.Name, errNoPool)
+	}
+	return api.Prewarmed{Name: req.Name, Worker: w.cfg.Name, Expires: k.prewarm()}, nil
 }
 
 func (w *Worker) apiStore(ctx context.Context, body []byte) (any, error) {

@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/warmfleet/warmfleet/internal/fault"
-	"github.com/warmfleet/warmfleet/internal/gitcommit"
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
@@ -49,6 +48,9 @@ func (w *Worker) apply(ctx context.Context, j *job) error {
 	if t.path == "" {
 		return w.applyPush(ctx, j)
 	}
+	if err := w.checkWritable(j, t); err != nil {
+		return err
+	}
 	unlock, err := w.lockPath(ctx, t.path, true)
 	if err != nil {
 		return err
@@ -72,30 +74,6 @@ func (w *Worker) apply(ctx context.Context, j *job) error {
 	}
 	j.tidy = err == nil
 	return err
-}
-
-// openOriginal opens an original to apply to. Of the top of a git work tree the repository is opened too, and what a killed apply left in it
-// before it began is removed.
-func (w *Worker) openOriginal(ctx context.Context, t *target) (*applier.Session, *gitcommit.Repository, error) {
-	var repo *gitcommit.Repository
-	o := applier.Options{Log: w.log}
-	if isTop(t.info) {
-		var err error
-		if repo, err = gitcommit.Open(ctx, w.repos.Git(), t.info); err != nil {
-			return nil, nil, err
-		}
-		o.Extra = repo.Extra
-	}
-	s, err := applier.Open(ctx, t.path, o)
-	if err != nil || repo == nil {
-		return s, repo, err
-	}
-	if _, pending := s.Pending(); !pending {
-		if err := repo.Sweep(); err != nil {
-			return nil, nil, errors.Join(err, s.Close())
-		}
-	}
-	return s, repo, nil
 }
 
 // tidyOriginal takes away what a lost worker left in the original of a plan that has ended: a stage that was

@@ -22,7 +22,7 @@ func (w *Worker) openBases() error {
 	if err != nil {
 		return err
 	}
-	w.repos, err = gitrepo.OpenStore(gitrepo.Options{Dir: dir("repos"), Cache: w.cache, Log: w.log})
+	w.repos, err = gitrepo.OpenStore(gitrepo.Options{Dir: dir("repos"), Cache: w.cache, Timeout: w.cfg.RemoteStall, Log: w.log})
 	if err != nil {
 		return err
 	}

@@ -156,7 +156,20 @@ func authorOf(p *plan.Plan, own gitrepo.Identity) gitrepo.Identity {
 	case own.Name != "" && own.Email != "":
 		return own
 	}
+	return neutralAuthor()
+}
+
+// neutralAuthor is who a commit is by that nobody else is named for.
+func neutralAuthor() gitrepo.Identity {
 	return gitrepo.Identity{Name: "warmfleet", Email: "warmfleet@localhost"}
+}
+
+// authorNotes say so where a commit is by nobody in particular.
+func (c *committing) authorNotes() []string {
+	if a := c.work.Author; a == neutralAuthor() {
+		return []string{fmt.Sprintf("author: %s <%s>: neither the plan nor the repository's own configuration names an identity", a.Name, a.Email)}
+	}
+	return nil
 }
 
 // wantedBranch is the branch that a plan asks for, "" for none.

@@ -22,20 +22,28 @@ const (
 // beside the work so that no step waits for it.
 func (w *Worker) hostFor(planID string) sandbox.Host {
 	h := w.host
-	h.Notify = func(c sandbox.Change) {
-		d := events.Data{
-			SandboxID: c.ID, PlanID: planID, Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(c.Strategy), Isolation: string(w.report.Rung),
-			State: string(c.To), Driver: string(c.View.Driver), DriverWhy: c.View.Why,
-		}
-		if c.Cause != nil {
-			d.Error = c.Cause.Error()
-		}
-		select {
-		case w.facts <- events.NewEvent(events.TypeOf(events.NounSandbox, string(c.To)), c.ID, "/worker/"+w.cfg.Name, d):
-		case <-w.recorded: // nobody stores it any more
-		}
-	}
+	h.Notify = func(c sandbox.Change) { w.notify(planID, "", c) }
 	return h
+}
+
+// notify makes an event of a move of a sandbox.
+func (w *Worker) notify(planID, pool string, c sandbox.Change) {
+	d := events.Data{
+		SandboxID: c.ID, PlanID: planID, Pool: pool, Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(c.Strategy),
+		Isolation: string(w.report.Rung), State: string(c.To), Driver: string(c.View.Driver), DriverWhy: c.View.Why,
+	}
+	if c.Cause != nil {
+		d.Error = c.Cause.Error()
+	}
+	w.fact(events.NewEvent(events.TypeOf(events.NounSandbox, string(c.To)), c.ID, "/worker/"+w.cfg.Name, d))
+}
+
+// fact has a fact about a sandbox, image or session stored beside the work.
+func (w *Worker) fact(e events.Event) {
+	select {
+	case w.facts <- e:
+	case <-w.recorded: // nobody stores it any more
+	}
 }
 
 // record stores facts until stop is closed, and then those that wait, within factsLimit.

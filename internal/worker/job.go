@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/warmfleet/warmfleet/internal/fault"
+	"github.com/warmfleet/warmfleet/internal/mask"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
 	"github.com/warmfleet/warmfleet/pkg/plan/executor"
@@ -39,17 +40,23 @@ type job struct {
 	cancel context.CancelCauseFunc
 	hint   chan struct{} // holds one token when somebody said that a cancel was requested
 	stuck  bool          // the original was left changed in place: it could not be rolled back
-	tidy   bool          // an apply of this job ended, so nothing of the plan is left beside the original's files
+	// secrets are what the plan's run steps find as files, and mask hides them in what is shown.
+	secrets map[string][]byte
+	mask    *mask.Set
+	tidy    bool // an apply of this job ended, so nothing of the plan is left beside the original's files
 }
 
-// pull takes commands of one pool while there are free slots, until ctx ends. What it
+// pull takes commands of one pool while there are free slots, until ctx ends or its queue is gone. What it
 // started goes on with life.
 func (w *Worker) pull(ctx, life context.Context, pool string) {
 	for ctx.Err() == nil {
 		if !w.awaitSlot(ctx) {
 			return
 		}
-		got, err := w.fleet.Queue.Pull(ctx, events.Pull{Pool: pool, Max: 1, Priority: w.priority(), Wait: w.cfg.PullWait})
+		got, err := w.fleet.Queue.Pull(ctx, events.Pull{Pool: pool, Max: 1, Priority: w.priority(pool), Wait: w.cfg.PullWait})
+		if errors.Is(err, events.ErrNoPool) {
+			return
+		}
 		if err != nil && ctx.Err() == nil {
 			w.log.Warn().Err(err).Str("pool", pool).Msg("pull commands")
 			if sleep(ctx, time.Second) != nil {
@@ -92,8 +99,12 @@ func (w *Worker) awaitSlot(ctx context.Context) bool {
 }
 
 // priority prefers workers with a warm sandbox at hand; lower is served first.
-func (w *Worker) priority() int {
-	if w.inits.Stats().Idle > 0 {
+func (w *Worker) priority(pool string) int {
+	idle := w.inits.Stats().Idle
+	if k := w.pooling.keeper(pool); k != nil {
+		idle = k.warm.Stats().Idle
+	}
+	if idle > 0 {
 		return 0
 	}
 	return 5
@@ -105,6 +116,14 @@ func (w *Worker) handle(life context.Context, d events.Delivery) {
 	if err != nil {
 		w.log.Error().Err(err).Msg("set an unreadable command aside")
 		w.term(life, d, err)
+		return
+	}
+	switch cmd.Verb {
+	case events.VerbBuild:
+		w.handleBuild(life, d, cmd)
+		return
+	case events.VerbSession:
+		w.handleSession(life, d, cmd)
 		return
 	}
 	lease, stop := w.heartbeat(life, d)
@@ -267,6 +286,7 @@ func (w *Worker) body(ctx context.Context, id string) (*plan.Plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("worker: read plan %q: %w", id, err)
 	}
+	w.ofItsPool(p, accepted.Event.Data.Plan)
 	p.Defaults()
 	return p, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/warmfleet/warmfleet/internal/version"
@@ -19,7 +20,7 @@ const poolWait = 20 * time.Millisecond
 // poolPatience is when a starting worker says that it waits for that.
 const poolPatience = 5 * time.Second
 
-// present renews this worker's record until ctx ends, then removes it.
+// present renews this worker's record, at once where the pools it serves change, until ctx ends, then removes it.
 func (w *Worker) present(ctx context.Context) {
 	tick := time.NewTicker(events.WorkerInterval)
 	defer tick.Stop()
@@ -29,6 +30,7 @@ func (w *Worker) present(ctx context.Context) {
 		}
 		select {
 		case <-tick.C:
+		case <-w.pooling.changed:
 		case <-ctx.Done():
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
@@ -55,24 +57,19 @@ func (w *Worker) announce(ctx context.Context) error {
 func (w *Worker) Record() events.Worker {
 	r := events.Worker{
 		Name: w.cfg.Name, Host: w.cfg.HostID, State: events.WorkerReady, Slots: w.cfg.Slots, Free: w.cfg.Slots - len(w.slots),
-		Pools: w.tokens, Isolation: string(w.report.Rung), Guarantees: map[string]string{}, Labels: w.cfg.Labels,
+		Pools: maps.Clone(w.tokens), Isolation: string(w.report.Rung), Policy: string(w.cfg.Isolation), Guarantees: w.guarantees(), Labels: w.cfg.Labels,
 		Version: version.Version(), Started: w.started,
 	}
 	if !open(w.draining) {
 		r.State = events.WorkerDraining
 	}
-	for name, g := range w.report.Guarantees {
-		r.Guarantees[name] = string(g.State)
-	}
+	w.pooling.record(&r)
 	return r
 }
 
-// poolTokens are the pools this worker pulls from, with the allowed path behind each.
+// poolTokens are the queues this worker pulls from beside those of named pools, with the allowed path behind each.
 func poolTokens(cfg Config) map[string]string {
 	tokens := map[string]string{"default": ""}
-	for _, p := range cfg.Pools {
-		tokens[p] = ""
-	}
 	for _, entry := range cfg.AllowPaths {
 		tokens[events.PoolToken(cfg.HostID, entry)] = entry
 	}

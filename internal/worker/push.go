@@ -24,8 +24,9 @@ func (w *Worker) applyPush(ctx context.Context, j *job) error {
 		return err
 	}
 	var pushed error
+	remote := w.planRemote(j.plan)
 	for range moveTries {
-		tip, err := w.repos.Tip(ctx, j.plan.Resource.Repo, branch)
+		tip, err := w.repos.Tip(ctx, remote, branch)
 		if err != nil && c.prior.commit != "" {
 			return fmt.Errorf("%w: %w", errUnsettled, err) // it may have arrived: only the remote knows
 		}
@@ -44,7 +45,7 @@ func (w *Worker) applyPush(ctx context.Context, j *job) error {
 			return err
 		}
 		pushed = w.repos.Push(ctx, gitrepo.Push{
-			URL: j.plan.Resource.Repo, Branch: branch, GitDir: c.shop.GitDir(), Alternates: c.shop.Alternates(), Commit: made.Commit, Old: tip.Commit,
+			To: remote, Branch: branch, GitDir: c.shop.GitDir(), Alternates: c.shop.Alternates(), Commit: made.Commit, Old: tip.Commit,
 		})
 		if pushed == nil {
 			return c.applied(context.WithoutCancel(ctx), made, branch)

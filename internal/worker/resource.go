@@ -13,6 +13,7 @@ import (
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
+	"github.com/warmfleet/warmfleet/pkg/poolfile"
 )
 
 // refusal is a plan that this worker cannot run as it is; people can mend it.
@@ -29,6 +30,7 @@ func refuse(code, format string, args ...any) error {
 
 // target is the resource of a plan as it is on this worker.
 type target struct {
+	plan string // id
 	// path is the real path of a path resource, "" for a repository URL.
 	path string
 	info gitrepo.Info
@@ -37,7 +39,9 @@ type target struct {
 	index *layer.Index
 	// commit is what the base was made of, and branch the one it is on; known once it is.
 	commit, branch string
+	box            *poolBox     // of a plan with a pool, nil for others
 	watch          *layer.Watch // of a live base, nil for others
+	notes          []string     // for the claim, about the base of a repository or the sandbox of a pool
 	done           func()       // releases the layers it starts from, may be nil
 }
 
@@ -74,7 +78,7 @@ func (w *Worker) resolveRepo(p *plan.Plan) (*target, error) {
 	if p.Strategy == plan.InPlace {
 		return nil, refuse("invalid_strategy", "strategy none: works in place, so it needs a path, not repo %s", p.Resource.Repo)
 	}
-	if local, ok := LocalRepo(p.Resource.Repo); ok {
+	if local, ok := LocalRepo(p.Resource.Repo); ok && !w.ofPool(p) {
 		real, err := filepath.EvalSymlinks(local)
 		if err != nil {
 			return nil, refuse("invalid_resource", "repo %q: %v: name a repository that exists on this host", p.Resource.Repo, err)
@@ -89,10 +93,7 @@ func (w *Worker) resolveRepo(p *plan.Plan) (*target, error) {
 // LocalRepo returns the path of a repository that is named by a path or file URL: such a
 // repository is a path of this host, and has to be allowed like one.
 func LocalRepo(repo string) (path string, ok bool) {
-	if rest, isFile := strings.CutPrefix(repo, "file://"); isFile {
-		return "/" + strings.TrimLeft(strings.TrimPrefix(rest, "localhost"), "/"), true
-	}
-	return repo, strings.HasPrefix(repo, "/")
+	return poolfile.LocalRepo(repo)
 }
 
 func (w *Worker) checkStrategy(p *plan.Plan, t *target) error {
@@ -185,9 +186,11 @@ func inside(dir, path string) bool {
 func (w *Worker) base(ctx context.Context, p *plan.Plan, t *target) error {
 	defer w.shelf.Nudge()
 	switch {
+	case p.Pool != "":
+		return w.poolBase(ctx, p, t)
 	case t.path == "":
 		b, err := w.repos.FromURL(ctx, p.Resource.Repo, p.Resource.Ref)
-		t.chain, t.commit, t.branch, t.done = b.Chain, b.Commit, b.Branch, b.Release
+		t.chain, t.commit, t.branch, t.notes, t.done = b.Chain, b.Commit, b.Branch, b.Notes, b.Release
 		return err
 	case p.Strategy == plan.GitWorktree:
 		b, err := w.repos.FromPath(ctx, t.path, p.Resource.Ref)
@@ -274,4 +277,13 @@ func (t *target) lost() []layer.Lost {
 		return nil
 	}
 	return t.index.Lost()
+}
+
+// submoduleNotes say of a checkout of a repository what is not filled in. Its base is made after the claim, so its work tree has
+// to tell.
+func submoduleNotes(path string) []string {
+	if _, err := os.Lstat(filepath.Join(path, ".gitmodules")); err != nil {
+		return nil
+	}
+	return []string{"submodules: their directories are empty in the sandbox; a step can fill them, and copy_on_write has them as they are"}
 }

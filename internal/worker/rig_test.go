@@ -40,6 +40,7 @@ type rig struct {
 	fleet  Fleet
 	tree   string
 	pool   string
+	repo   string // of the pool of a poolRig
 }
 
 func newRig(t *testing.T) *rig {
@@ -73,10 +74,14 @@ func (r *rig) open(t *testing.T, js jetstream.JetStream) Fleet {
 		Queue: events.NewQueue(js, subjects, events.QueueOptions{AckWait: testAckWait}),
 	}
 	names := subjects.Buckets()
-	if f.Workers, err = kv.Open(t.Context(), js, names.Workers); err != nil {
-		t.Fatal(err)
+	for name, bucket := range map[string]*kv.Store{
+		names.Workers: &f.Workers, names.Checkpoints: &f.Checkpoints, names.Pools: &f.Pools, names.Images: &f.Images, names.Sessions: &f.Sessions,
+	} {
+		if *bucket, err = kv.Open(t.Context(), js, name); err != nil {
+			t.Fatal(err)
+		}
 	}
-	if f.Checkpoints, err = kv.Open(t.Context(), js, names.Checkpoints); err != nil {
+	if f.Sessions, err = kv.Open(t.Context(), js, names.Sessions); err != nil {
 		t.Fatal(err)
 	}
 	if f.Store, err = objectstore.NewJetStream(js, objectstore.Options{Bucket: subjects.LayersBucket()}); err != nil {
@@ -164,14 +169,16 @@ func (r *rig) has(t *testing.T, name, want string) {
 // accept appends a plan's first event, as a scheduler does, and returns its writer.
 func (r *rig) accept(t *testing.T, text string) *events.Writer {
 	t.Helper()
-	if !strings.Contains(text, "resource:") {
+	if !strings.Contains(text, "resource:") && !strings.Contains(text, "pool:") {
 		text = "resource: {path: " + r.tree + ", host: " + testHost + "}\n" + text
 	}
 	p, err := plan.ParseYAML("test.yaml", []byte("version: 1\nname: t\n"+text))
 	if err != nil {
 		t.Fatal(err)
 	}
+	network := p.Network
 	p.Defaults()
+	p.Network = network // absent is what the pool says
 	w, err := events.OpenWriter(t.Context(), r.fleet.Log, events.NewID(), "/test")
 	if err != nil {
 		t.Fatal(err)
@@ -182,9 +189,17 @@ func (r *rig) accept(t *testing.T, text string) *events.Writer {
 	}
 	r.append(t, w, events.TypeAccepted, events.Data{Body: p.Canonical(), Steps: ids, Plan: &events.Fold{
 		Strategy: string(p.Strategy), Apply: string(p.Apply), MaxAttempts: p.MaxAttempts, Created: time.Now(),
-		Resource: events.Resource{Path: p.Resource.Path, Host: p.Resource.Host, Repo: p.Resource.Repo},
+		Resource: r.resourceOf(p), Pool: p.Pool,
 	}})
 	return w
+}
+
+// resourceOf is what the fold of an accepted plan says; a plan that names only its pool works on the pool's repository.
+func (r *rig) resourceOf(p *plan.Plan) events.Resource {
+	if p.Resource == nil {
+		return events.Resource{Repo: r.repo}
+	}
+	return events.Resource{Path: p.Resource.Path, Host: p.Resource.Host, Repo: p.Resource.Repo, Ref: p.Resource.Ref}
 }
 
 func (r *rig) append(t *testing.T, w *events.Writer, typ string, d events.Data) {

@@ -4,18 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"strings"
-	"syscall"
+	"slices"
 
-	"github.com/warmfleet/warmfleet/internal/base"
 	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
-	"github.com/warmfleet/warmfleet/pkg/objectstore"
 	"github.com/warmfleet/warmfleet/pkg/plan"
 	"github.com/warmfleet/warmfleet/pkg/plan/executor"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
@@ -26,10 +22,17 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 	fold := j.writer.Fold()
 	t, refused := w.resolve(ctx, j.plan)
 	if refused == nil {
+		refused = w.checkWritable(j, t)
+	}
+	if refused == nil {
 		refused = w.meets(j.plan)
+	}
+	if refused == nil {
+		refused = w.provideSecrets(ctx, j)
 	}
 	resume := fold.Checkpoint != nil && j.plan.Strategy != plan.InPlace && j.plan.Base != plan.BaseLive
 	if refused == nil && t.path == "" && !resume {
+		t.plan = j.id
 		refused = w.base(ctx, j.plan, t) // fetched first: the claim names the commit
 		defer t.release()
 		if refused == nil && t.branch == "" && wantedBranch(j.plan) == "" && j.plan.Apply != plan.ApplyNever {
@@ -37,15 +40,18 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 		}
 	}
 	claim := events.Data{
-		Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(j.plan.Strategy), Isolation: string(w.report.Rung), Source: "cold",
+		Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(j.plan.Strategy), Isolation: string(w.report.Rung), Source: events.SourceCold,
 	}
 	claim.Driver, claim.DriverWhy = w.driverOf(j.plan)
+	claim.Guarantees = w.guarantees()
 	if t != nil {
-		claim.Commit, claim.Notes = t.head(), w.notes(j.plan, t)
+		claim.Commit, claim.Notes = t.head(), slices.Concat(w.isolationNotes(j.plan), w.notes(j.plan, t), w.limitNotes(j.plan), w.networkNotes(j.plan))
 		j.git, j.path = isGit(t.info) || t.path == "", t.path
 		if t.path != "" {
-			claim.Source = "path"
+			claim.Source = events.SourcePath
 		}
+		claim.Pool = j.plan.Pool
+		t.claimed(&claim)
 	}
 	start := events.NewID()
 	if resume {
@@ -76,29 +82,13 @@ type attempt struct {
 	from   string // id of the checkpoint to go on from, "" for the start
 }
 
-// meets checks the guarantees that plan and worker require; the stricter of both counts.
-func (w *Worker) meets(p *plan.Plan) error {
-	if w.cfg.Isolation != Required && p.Isolation != plan.IsolationRequired {
-		return nil
-	}
-	var missing []string
-	for _, name := range w.report.Unmet(p.NetworkMode()) {
-		g := w.report.Guarantees[name]
-		missing = append(missing, fmt.Sprintf("%s (%s)", name, g.Why))
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	return refuse("unmet_isolation", "isolation required: this machine does not hold %s: see `warmfleet doctor`, or run without it by --isolation preferred", strings.Join(missing, ", "))
-}
-
 // notes are what the first event says about where the sandbox starts.
 func (w *Worker) notes(p *plan.Plan, t *target) []string {
 	switch {
 	case t.path == "":
 		return nil
 	case p.Strategy == plan.GitWorktree:
-		return []string{"base: the commit only; uncommitted and untracked files are not in the sandbox"}
+		return append([]string{"base: the commit only; uncommitted and untracked files are not in the sandbox"}, submoduleNotes(t.path)...)
 	case p.Strategy == plan.InPlace:
 		return []string{"base: works in place on " + t.path}
 	}
@@ -145,12 +135,9 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 	} else {
 		unlock()
 	}
-	sb, err := sandbox.New(ctx, w.hostFor(j.id), sandbox.Spec{
-		ID: events.NewID(), Strategy: sandbox.Strategy(j.plan.Strategy), Chain: chain,
-		Network: j.plan.NetworkMode(), Path: a.target.path, Index: a.target.index,
-	})
+	sb, err := w.sandboxFor(ctx, j, a.target, chain)
 	if err != nil {
-		return unlivable(a.target, err)
+		return err
 	}
 	defer w.discard(sb)
 	fault.At("worker.sandbox")
@@ -169,6 +156,21 @@ func (w *Worker) run(ctx context.Context, j *job, a attempt) error {
 		w.committed(sb)
 	}
 	return err
+}
+
+// sandboxFor is the sandbox that was claimed from the plan's pool, else a new one on the chain.
+func (w *Worker) sandboxFor(ctx context.Context, j *job, t *target, chain layer.Chain) (*sandbox.Sandbox, error) {
+	if t.box != nil {
+		return t.box.sb, nil
+	}
+	sb, err := sandbox.New(ctx, w.hostFor(j.id), withNetwork(sandbox.Spec{
+		ID: events.NewID(), Strategy: sandbox.Strategy(j.plan.Strategy), Chain: chain,
+		Path: t.path, Index: t.index, Limits: w.limitsOf(j.plan),
+	}, *j.plan.Network))
+	if err != nil {
+		return nil, unlivable(t, err)
+	}
+	return sb, nil
 }
 
 func (w *Worker) committed(sb *sandbox.Sandbox) {
@@ -228,7 +230,7 @@ func (w *Worker) steps(ctx context.Context, j *job, t *target, sb *sandbox.Sandb
 	out, err := executor.Run(ctx, executor.Config{
 		PlanID: j.id, Plan: j.plan, Sandbox: sb, Events: j.writer, Checkpoints: w.cps, Start: pre,
 		From: j.writer.Fold().Cursor, Stop: w.draining, Log: w.log,
-		Bash: hasBash(),
+		Bash: hasBash(), Grace: w.cfg.Grace, Secrets: j.secrets, Mask: j.mask,
 		Output: func(step, try int) executor.Output {
 			return events.NewOutputWriter(w.fleet.Output, events.OutputOptions{PlanID: j.id, Step: step, Epoch: j.writer.Epoch(), Try: try})
 		},
@@ -307,93 +309,5 @@ func (w *Worker) discard(sb *sandbox.Sandbox) {
 	w.cps.Forget(sb.ID())
 	if err := sb.Close(); err != nil {
 		w.log.Warn().Err(err).Str("sandbox", sb.ID()).Msg("clean a sandbox up")
-	}
-}
-
-// conclude turns what stopped a claimed plan into its last event, where it is its last.
-func (w *Worker) conclude(ctx context.Context, j *job, err error) error {
-	if err != nil && (silent(ctx) || ctx.Err() != nil && errors.Is(err, ctx.Err())) {
-		err = context.Cause(ctx) // a call that was cut short says only that it was
-	}
-	ctx = context.WithoutCancel(ctx)
-	switch {
-	case err == nil, fenced(err):
-		return err
-	case errors.Is(err, executor.ErrCancelled), errors.Is(err, events.ErrCancelRequested):
-		return j.end(ctx, events.TypeCancelled, events.Data{RolledBack: j.rolledBack()})
-	case errors.Is(err, executor.ErrInterrupted), errors.Is(err, errDrained):
-		if err := j.writer.Append(ctx, events.TypeInterrupted, events.Data{Reason: "worker " + w.cfg.Name + " is stopping"}); err != nil {
-			return err
-		}
-		return executor.ErrInterrupted
-	case errors.Is(err, errAgain):
-		if err := j.writer.Append(ctx, events.TypeRetrying, events.Data{Reason: err.Error()}); err != nil {
-			return err
-		}
-		return fmt.Errorf("%w: %w", executor.ErrInterrupted, err)
-	case errors.Is(err, events.ErrUnknown), errors.Is(err, context.Canceled), errors.Is(err, errUnsettled):
-		return err
-	}
-	return w.giveUp(ctx, j, err)
-}
-
-// giveUp ends a claimed plan that cannot be run here.
-func (w *Worker) giveUp(ctx context.Context, j *job, err error) error {
-	d := events.Data{Code: "internal", Error: err.Error(), RolledBack: j.rolledBack()}
-	var r *refusal
-	switch {
-	case errors.As(err, &r):
-		d.Code = r.code
-	case errors.Is(err, base.ErrStateInside), errors.Is(err, base.ErrPath), errors.Is(err, base.ErrUnreadable),
-		errors.Is(err, gitrepo.ErrURL), errors.Is(err, gitrepo.ErrRef), errors.Is(err, gitrepo.ErrNoRef), errors.Is(err, gitrepo.ErrUnborn):
-		d.Code = "invalid_resource"
-		if errors.Is(err, base.ErrStateInside) {
-			d.Error += ": use --state-dir outside the path"
-		}
-	case errors.Is(err, checkpoint.ErrBudget):
-		d.Code = "checkpoint_budget"
-	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		d.Code = "disk_full"
-		d.Error += ": free some room in " + w.cfg.StateDir + " or name another directory with --state-dir"
-	case errors.Is(err, objectstore.ErrFull):
-		d.Code = "store_full"
-		d.Error += ": delete checkpoints that nobody needs (warmfleet checkpoint rm), or give the object store more room"
-	}
-	return j.end(ctx, events.TypeFailed, d)
-}
-
-// hasBash tells whether sandboxes see bash: they see this host's /usr and /bin.
-func hasBash() bool {
-	_, err := exec.LookPath("/bin/bash")
-	return err == nil
-}
-
-// rolledBack names what of a plan that did not succeed is as it was at its start.
-func (j *job) rolledBack() string {
-	switch {
-	case j.stuck:
-		return ""
-	case j.plan.Strategy == plan.InPlace:
-		return "original"
-	default:
-		return "sandbox"
-	}
-}
-
-func fenced(err error) bool {
-	return errors.Is(err, events.ErrFenced) || errors.Is(err, errSilent)
-}
-
-// silent tells whether the lease behind ctx was lost: what failed since says nothing about the plan.
-func silent(ctx context.Context) bool { return errors.Is(context.Cause(ctx), errSilent) }
-
-// end appends a final event. A plan that others ended first is as good.
-func (j *job) end(ctx context.Context, typ string, d events.Data) error {
-	return settled(j.writer.Append(context.WithoutCancel(ctx), typ, d))
-}
-
-func (t *target) release() {
-	if t.done != nil {
-		t.done()
 	}
 }

@@ -19,26 +19,18 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/warmfleet/warmfleet/internal/base"
+	"github.com/warmfleet/warmfleet/internal/egress"
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/internal/limit"
 	"github.com/warmfleet/warmfleet/internal/shelf"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
 	"github.com/warmfleet/warmfleet/pkg/warmpool"
-)
-
-// Isolation says what a worker does where a required guarantee does not hold.
-type Isolation string
-
-// The isolation policies; a plan can only tighten its worker's.
-const (
-	Required  Isolation = "required"
-	Preferred Isolation = "preferred"
-	Off       Isolation = "off"
 )
 
 // DefaultDrain is how long running steps may go on after a daemon was asked to stop.
@@ -57,20 +49,30 @@ type Config struct {
 	StateDir string
 	// Slots is how many plans run at once.
 	Slots int
-	// Pools are the named pools served besides `default`.
+	// Pools are the named pools that are served, once they are applied; none: all that are.
 	Pools []string
+	// NoPools serves no named pools; Pools is empty then.
+	NoPools bool
 	// AllowPaths are the directories (with all below them) that path plans may name.
 	AllowPaths []string
 	// Isolation is Required where empty.
 	Isolation Isolation
 	// Expose are host directories that every sandbox sees read-only.
 	Expose []string
+	// Caches are host directories, by name, that every sandbox has a private copy of, made as it writes.
+	Caches map[string]string
 	Labels map[string]string
+	// SecretsDir holds secrets of plans, one file each, "" for none; see secret.Dir.
+	SecretsDir string
 	// Layers names the driver that sandboxes' trees are made with: auto (also ""), overlay, reflink or copy.
 	Layers string
+	// Cgroups names the control groups that bound plans: auto (also ""), v2, v1 or none.
+	Cgroups string
 	// BaseBudget is how much bases of paths and repositories may take on disk, in bytes, before those that were not
 	// used for longest go; a fifth of the state directory's file system if zero, Unbounded for no bound.
 	BaseBudget int64
+	// RemoteStall is how long a git remote may give no sign of life; gitrepo.DefaultTimeout if zero.
+	RemoteStall time.Duration
 	// Warm is how many started inits wait for a plan.
 	Warm int
 	// PullWait is how long one pull of commands waits, and with it how long a stop may take to
@@ -84,6 +86,10 @@ type Config struct {
 	PlanBudget int64
 	// DrainTimeout bounds how long running steps may go on after a stop was asked.
 	DrainTimeout time.Duration
+	// Grace is the time between SIGTERM and SIGKILL of a step; isolate.DefaultGrace if zero.
+	Grace time.Duration
+	// Limits bound every plan; a plan can only ask for less.
+	Limits isolate.Limits
 }
 
 // Fleet is what a worker meets the rest of the fleet through.
@@ -95,6 +101,9 @@ type Fleet struct {
 	Output      events.Output
 	Workers     kv.Store
 	Checkpoints kv.Store
+	Pools       kv.Store
+	Images      kv.Store
+	Sessions    kv.Store
 	Store       objectstore.Store
 }
 
@@ -105,6 +114,7 @@ type Worker struct {
 	log   zerolog.Logger
 
 	report  isolate.Report
+	limits  *limit.Groups
 	mounter isolate.Mounter
 	cache   *layer.Cache
 	layers  layer.Choice // the driver of views
@@ -114,7 +124,8 @@ type Worker struct {
 	cps     *checkpoint.Manager
 	inits   *warmpool.Pool[*isolate.Init]
 	host    sandbox.Host
-	tokens  map[string]string // pool token -> allowed path, "" for named pools
+	tokens  map[string]string // of default and of allowed paths -> that path
+	pooling *pooling          // the named ones
 	started time.Time
 	// applyHook is nil but in tests: see applier.Options.
 	applyHook func(point string) error
@@ -129,6 +140,8 @@ type Worker struct {
 	mu    sync.Mutex
 	plans map[string]*job     // plans under way, by id
 	held  map[string]*heldBox // sandboxes kept for people, by id
+	// sessions are those that this worker has, by id.
+	sessions map[string]*liveSession
 }
 
 // New prepares a worker: state directory, isolation probe, caches. It recovers paths that a
@@ -141,8 +154,9 @@ func New(ctx context.Context, cfg Config, fleet Fleet, log zerolog.Logger) (*Wor
 		cfg: cfg, fleet: fleet, log: log.With().Str("worker", cfg.Name).Logger(),
 		slots: make(chan struct{}, cfg.Slots), draining: make(chan struct{}), facts: make(chan events.Event, factsQueued),
 		recorded: make(chan struct{}),
-		plans:    map[string]*job{}, held: map[string]*heldBox{}, tokens: poolTokens(cfg), started: time.Now().UTC(),
+		plans:    map[string]*job{}, held: map[string]*heldBox{}, sessions: map[string]*liveSession{}, tokens: poolTokens(cfg), started: time.Now().UTC(),
 	}
+	w.pooling = newPooling(w)
 	if err := w.prepare(ctx); err != nil {
 		w.Close()
 		return nil, err
@@ -166,6 +180,9 @@ func (c *Config) Validate() error {
 	if _, err := layer.ParseDriver(c.Layers); err != nil {
 		return fmt.Errorf("worker: config: %w", err)
 	}
+	if _, err := limit.ParseVersion(c.Cgroups); err != nil {
+		return fmt.Errorf("worker: config: %w", err)
+	}
 	switch {
 	case events.ValidToken(c.Name) != nil:
 		return fmt.Errorf("worker: config: name is %q: use letters, digits, - and _", c.Name)
@@ -175,6 +192,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("worker: config: isolation is %q: use required, preferred or off", c.Isolation)
 	case c.BaseBudget < Unbounded:
 		return fmt.Errorf("worker: config: base-budget is %d: use a number of bytes, 0 for the default or -1 for no bound", c.BaseBudget)
+	case c.RemoteStall < 0:
+		return fmt.Errorf("worker: config: remote-stall is %s: use a duration above 0", c.RemoteStall)
+	case c.NoPools && len(c.Pools) > 0:
+		return errors.New("worker: config: pools are named, and none is to be served: choose one")
 	case len(c.AllowPaths) > 0 && c.HostID == "":
 		return errors.New("worker: config: paths are allowed but this host has no id: no /etc/machine-id; set --host-id")
 	case len(c.AllowPaths) > 0 && events.ValidPool(events.PoolToken(c.HostID, "/")) != nil:
@@ -185,15 +206,20 @@ func (c *Config) Validate() error {
 
 func (w *Worker) prepare(ctx context.Context) error {
 	dir := func(name string) string { return filepath.Join(w.cfg.StateDir, name) }
-	for _, name := range []string{"layers", "bases", "repos", "scratch", "inplace"} {
+	layer.RemoveTree(dir("caches")) // of inits that died with another process
+	for _, name := range []string{"layers", "bases", "repos", "scratch", "inplace", "caches"} {
 		if err := os.MkdirAll(dir(name), 0o700); err != nil {
 			return fmt.Errorf("worker: make state directory: %w; use --state-dir to name another", err)
 		}
 	}
+	w.limits = limit.Open(limit.Version(w.cfg.Cgroups))
 	var err error
-	if w.report, err = isolate.Probe(ctx, dir("scratch")); err != nil {
+	if w.cfg.Isolation == Off {
+		w.report = offReport()
+	} else if w.report, err = isolate.Probe(ctx, dir("scratch")); err != nil {
 		return err
 	}
+	w.limits.Describe(&w.report)
 	if w.report.Rung != isolate.RungBare { // where nothing can be mounted, sandboxes are plain copies
 		if w.mounter, err = isolate.NewMounter(w.report.Rung); err != nil {
 			return err
@@ -208,6 +234,9 @@ func (w *Worker) prepare(ctx context.Context) error {
 		return err
 	}
 	if err := w.chooseLayers(); err != nil {
+		return err
+	}
+	if err := w.tryShown(ctx); err != nil {
 		return err
 	}
 	if err := w.openBases(); err != nil {
@@ -227,13 +256,17 @@ func (w *Worker) prepare(ctx context.Context) error {
 
 // warm sets up the pool of started inits; a plan that wants a network starts its own.
 func (w *Worker) warm() {
+	target := w.cfg.Warm
+	if w.holds("none") != nil {
+		target = 0 // none could be started
+	}
 	w.inits = warmpool.New(warmpool.Config[*isolate.Init]{
-		Target: w.cfg.Warm, Log: w.log,
-		Make:  func(ctx context.Context) (*isolate.Init, error) { return w.startInit(ctx, "none", false) },
+		Settings: warmpool.Settings{Target: target}, Log: w.log,
+		Make:  func(ctx context.Context, _ string) (*isolate.Init, error) { return w.startInit(ctx, "none", false) },
 		Alive: func(i *isolate.Init) bool { return open(i.Done()) },
 	})
 	w.host = sandbox.Host{
-		Cache: w.cache, Mounter: w.mounter, Report: w.report, Layers: w.layers,
+		Cache: w.cache, Mounter: w.mounter, Report: w.report, Layers: w.layers, Egress: egress.Config{Never: w.never},
 		Init: func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error) {
 			if network == "none" && !noSetuid {
 				if i, ok := w.inits.Claim(); ok {
@@ -246,10 +279,32 @@ func (w *Worker) warm() {
 }
 
 func (w *Worker) startInit(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error) {
-	return isolate.Start(ctx, isolate.Config{
+	if err := w.holds(network); err != nil {
+		return nil, err
+	}
+	group, err := w.limits.New()
+	if err != nil {
+		return nil, err
+	}
+	caches, err := w.openCaches(ctx)
+	if err != nil {
+		return nil, errors.Join(err, closeGroup(group))
+	}
+	defer caches.close()
+	i, err := isolate.Start(ctx, isolate.Config{
+		Group: group, Caches: caches.list,
 		Rung: w.report.Rung, Network: network, Expose: w.cfg.Expose, NoSetuid: noSetuid && w.report.Rung == isolate.RungRoot,
 		Log: func(message string) { w.log.Error().Msg(message) },
 	})
+	caches.removeWith(i)
+	return i, err
+}
+
+func closeGroup(g isolate.Group) error {
+	if g == nil {
+		return nil
+	}
+	return g.Close()
 }
 
 // Run serves until ctx ends, then drains: no new commands, running steps get DrainTimeout,
@@ -288,12 +343,14 @@ func (w *Worker) Run(ctx context.Context, ready func()) error {
 	ready()
 	var pulls sync.WaitGroup
 	for token := range w.tokens {
-		pulls.Go(func() { w.pull(ctx, life, token) })
+		pulls.Go(func() { w.pullWhile(ctx, life, token, func() bool { return true }) })
 	}
+	pulls.Go(func() { w.pooling.run(ctx, life) })
 	<-ctx.Done()
 	close(w.draining)
 	pulls.Wait()
 	w.drain()
+	w.endSessions()
 	return nil
 }
 
@@ -301,6 +358,11 @@ func (w *Worker) Run(ctx context.Context, ready func()) error {
 func (w *Worker) Close() {
 	if w.mounter != nil {
 		w.mounter.Close()
+	}
+	if w.limits != nil {
+		if err := w.limits.Close(); err != nil {
+			w.log.Warn().Err(err).Msg("remove control groups")
+		}
 	}
 	if w.cache != nil {
 		if err := w.cache.Close(); err != nil {

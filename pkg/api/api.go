@@ -92,18 +92,20 @@ type CheckpointFilter struct {
 
 // Checkpoint is a checkpoint as people see it.
 type Checkpoint struct {
-	ID        string            `json:"id"`
-	Plan      string            `json:"plan"`
-	Sandbox   string            `json:"sandbox"`
-	Phase     string            `json:"phase"`
-	CreatedAt time.Time         `json:"created_at"`
-	SizeBytes int64             `json:"size_bytes"`
-	Portable  bool              `json:"portable"`
-	Worker    string            `json:"worker"`
-	Base      string            `json:"base"`
-	Layers    []string          `json:"layers"`
-	Metadata  map[string]string `json:"metadata"`
-	Lost      json.RawMessage   `json:"lost"`
+	ID        string    `json:"id"`
+	Plan      string    `json:"plan"`
+	Sandbox   string    `json:"sandbox"`
+	Phase     string    `json:"phase"`
+	CreatedAt time.Time `json:"created_at"`
+	SizeBytes int64     `json:"size_bytes"`
+	Portable  bool      `json:"portable"`
+	// Fuzzy: processes ran when it was taken; files may be as after a crash of theirs.
+	Fuzzy    bool              `json:"fuzzy,omitempty"`
+	Worker   string            `json:"worker"`
+	Base     string            `json:"base"`
+	Layers   []string          `json:"layers"`
+	Metadata map[string]string `json:"metadata"`
+	Lost     json.RawMessage   `json:"lost"`
 }
 
 // Rollback asks for a sandbox in the state of a checkpoint, on a worker of choice.

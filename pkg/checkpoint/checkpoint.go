@@ -25,6 +25,7 @@ const (
 	PostExecute Phase = "post_execute"
 	PreApply    Phase = "pre_apply"
 	Session     Phase = "session"
+	Image       Phase = "image"
 )
 
 // Sentinels for errors.Is.
@@ -73,6 +74,9 @@ type Checkpoint struct {
 	Portable bool `json:"portable"`
 	// Live: the base was the original itself. Such a checkpoint is never portable: its record names the layers above.
 	Live bool `json:"live,omitempty"`
+	// Fuzzy: processes ran when it was taken, so files may be as after a crash of theirs: half written, or of different
+	// moments.
+	Fuzzy bool `json:"fuzzy,omitempty"`
 	// Delta names a stored difference: of post_execute from the base; of pre_apply what takes the apply back.
 	Delta string `json:"delta,omitempty"`
 	// Lost lists what the layers could not keep.

@@ -76,12 +76,14 @@ func (m *Manager) Adopt(s Sandbox, baseLayers int) {
 	m.live[s.ID()] = &tracked{sandbox: s, base: baseLayers, last: topID(s.Chain())}
 }
 
-// Forget drops a sandbox that is gone and what was never made portable of it.
+// Forget drops a sandbox that is gone and what was never made portable of it. What is portable and of no plan, whose end
+// would tell, is left to SweepCache.
 func (m *Manager) Forget(sandboxID string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.live, sandboxID)
 	m.drop(func(c Checkpoint) bool { return c.SandboxID == sandboxID && !c.Portable })
+	m.leave(func(c Checkpoint) bool { return c.SandboxID == sandboxID && c.PlanID == "" })
 }
 
 // ForgetPlan drops from this worker's cache what only the checkpoints of an ended plan held.
@@ -142,7 +144,7 @@ func (m *Manager) Create(ctx context.Context, s Sandbox, planID string, phase Ph
 	return m.CreateAs(ctx, m.cfg.NewID(), s, Checkpoint{PlanID: planID, Phase: phase, Metadata: metadata})
 }
 
-// CreateAs takes a checkpoint under the given id; of want only PlanID, Phase, Metadata and Lost
+// CreateAs takes a checkpoint under the given id; of want only PlanID, Phase, Metadata, Fuzzy and Lost
 // are read, of which Lost is what the base did not keep. The sandbox's open layer is closed, except for PreExecute, which is a record
 // only since nothing changed yet. The checkpoint is local until Store made it portable.
 // An error means that no checkpoint was taken and the sandbox is as before.
@@ -161,7 +163,7 @@ func (m *Manager) CreateAs(ctx context.Context, id string, s Sandbox, want Check
 	defer m.mu.Unlock()
 	l := &local{base: min(t.base, len(chain)), chain: slices.Clone(chain)}
 	l.cp = Checkpoint{
-		ID: id, SandboxID: s.ID(), PlanID: want.PlanID, Phase: want.Phase, Worker: m.cfg.Worker,
+		ID: id, SandboxID: s.ID(), PlanID: want.PlanID, Phase: want.Phase, Worker: m.cfg.Worker, Fuzzy: want.Fuzzy,
 		CreatedAt: time.Now().UTC(), Metadata: maps.Clone(want.Metadata), Lost: append(slices.Clone(want.Lost), lost(chain[l.base:])...),
 		Live: len(chain) > 0 && chain[0].Live,
 	}

@@ -20,6 +20,7 @@ const (
 	VerbUndo     = "undo"
 	VerbRollback = "rollback"
 	VerbSession  = "session"
+	VerbBuild    = "build"
 )
 
 // Classes of plans, in the order of admission.
@@ -47,8 +48,8 @@ type Submission struct {
 type Command struct {
 	V      int    `json:"v" jsonschema:"enum=1"`
 	Type   string `json:"type" jsonschema:"enum=warmfleet.command.v1"`
-	Verb   string `json:"verb" jsonschema:"enum=run,enum=apply,enum=undo,enum=rollback,enum=session"`
-	PlanID string `json:"plan_id" jsonschema:"description=plan or session"`
+	Verb   string `json:"verb" jsonschema:"enum=run,enum=apply,enum=undo,enum=rollback,enum=session,enum=build"`
+	PlanID string `json:"plan_id" jsonschema:"description=plan or session or image"`
 	Pool   string `json:"pool" jsonschema:"description=pool token"`
 	Class  string `json:"class,omitempty"`
 	// Epoch is the plan's epoch when the command was published.

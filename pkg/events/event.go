@@ -75,17 +75,23 @@ type Data struct {
 	SandboxID string `json:"sandbox_id,omitempty"`
 	Pool      string `json:"pool,omitempty"`
 	Image     string `json:"image,omitempty"`
-	Source    string `json:"source,omitempty" jsonschema:"description=where the sandbox came from: warm or cold or checkpoint or path"`
+	// Generation is of a pool's file, in events about the pool.
+	Generation uint64 `json:"generation,omitempty"`
+	Source     string `json:"source,omitempty" jsonschema:"description=where the sandbox came from: warm or cold or checkpoint or path"`
 	// Commit is what a sandbox started from, in claimed; what apply makes, in apply_intent and applied.
 	Commit string `json:"commit,omitempty"`
 	// Branch and Onto are in apply_intent and applied: the branch that gets the commit, and the commit's parent.
-	Branch    string `json:"branch,omitempty"`
-	Onto      string `json:"onto,omitempty"`
+	Branch string `json:"branch,omitempty"`
+	Onto   string `json:"onto,omitempty"`
+	// Behind is in claimed: how many commits a pool's sandbox was behind the remote before it was brought to Commit.
+	Behind    *int   `json:"behind_commits,omitempty" jsonschema:"description=how many commits the sandbox was behind before it was brought to commit"`
 	Strategy  string `json:"strategy,omitempty"`
 	Base      string `json:"base,omitempty"`
 	Isolation string `json:"isolation,omitempty" jsonschema:"description=what held while it ran"`
-	Driver    string `json:"driver,omitempty" jsonschema:"description=what shows the sandbox's tree: overlay or reflink or copy or in_place"`
-	DriverWhy string `json:"driver_why,omitempty" jsonschema:"description=why it is not a better one"`
+	// Guarantees is in claimed: how far each guarantee of isolation and limits holds where the plan runs.
+	Guarantees map[string]string `json:"guarantees,omitempty" jsonschema:"description=enforced or best_effort or absent; by name"`
+	Driver     string            `json:"driver,omitempty" jsonschema:"description=what shows the sandbox's tree: overlay or reflink or copy or in_place"`
+	DriverWhy  string            `json:"driver_why,omitempty" jsonschema:"description=why it is not a better one"`
 
 	Reason string `json:"reason,omitempty"`
 	Code   string `json:"code,omitempty" jsonschema:"description=for programs; as path_not_allowed"`
@@ -96,6 +102,10 @@ type Data struct {
 	Signal     string `json:"signal,omitempty" jsonschema:"description=name without SIG"`
 	Cause      string `json:"cause,omitempty" jsonschema:"description=exit or signal or timeout or cancelled or oom or disk or pids or start or lost"`
 	DurationMS *int64 `json:"duration_ms,omitempty"`
+
+	// Network is in step_finished, where the sandbox's network is a list of hosts: at most 16 of each verdict, and how many more.
+	Network     []NetworkUse `json:"network,omitempty"`
+	NetworkMore int          `json:"network_more,omitempty" jsonschema:"description=how many attempts network does not have"`
 
 	Checkpoint *CheckpointRef `json:"checkpoint,omitempty"`
 	Conflicts  []Conflict     `json:"conflicts,omitempty"`
@@ -123,10 +133,11 @@ type Data struct {
 // CheckpointRef is a checkpoint as events name it.
 type CheckpointRef struct {
 	ID        string `json:"checkpoint_id"`
-	Phase     string `json:"phase" jsonschema:"enum=pre_execute,enum=step,enum=post_execute,enum=pre_apply,enum=session"`
+	Phase     string `json:"phase" jsonschema:"enum=pre_execute,enum=step,enum=post_execute,enum=pre_apply,enum=session,enum=image"`
 	SizeBytes int64  `json:"size_bytes" jsonschema:"description=stored size of its own layer"`
 	Portable  bool   `json:"portable"`
 	Live      bool   `json:"live,omitempty" jsonschema:"description=its base was the original itself; never portable"`
+	Fuzzy     bool   `json:"fuzzy,omitempty" jsonschema:"description=processes ran when it was taken"`
 	// Cursor is the index of the step that runs next on a sandbox in this state.
 	Cursor int    `json:"cursor"`
 	Object string `json:"object,omitempty" jsonschema:"description=name of its own layer in the object store"`
@@ -213,6 +224,10 @@ func (e Event) shrunk(keep, size int) Event {
 	d.Conflicts = append([]Conflict(nil), d.Conflicts[:min(keep, len(d.Conflicts))]...)
 	for i := range d.Conflicts {
 		d.Conflicts[i] = d.Conflicts[i].shrunk(text)
+	}
+	d.Network = append([]NetworkUse(nil), d.Network[:min(keep, len(d.Network))]...)
+	for i := range d.Network {
+		d.Network[i] = d.Network[i].shrunk(text)
 	}
 	d.Notes = append([]string(nil), d.Notes[:min(keep, len(d.Notes))]...)
 	for i := range d.Notes {

@@ -33,6 +33,7 @@ const (
 	PhasePostExecute = "post_execute"
 	PhasePreApply    = "pre_apply"
 	PhaseSession     = "session"
+	PhaseImage       = "image"
 	SourceCheckpoint = "checkpoint"
 )
 

@@ -134,12 +134,9 @@ func (q *JetStreamQueue) Depth(ctx context.Context, pool string) (Depth, error) 
 // RemovePool implements PoolQueues. A command published at this very moment stays in the stream and is
 // delivered when the queue is made again.
 func (q *JetStreamQueue) RemovePool(ctx context.Context, pool string) error {
-	d, err := q.Depth(ctx, pool)
+	err := q.drained(ctx, pool)
 	if errors.Is(err, ErrNoPool) {
 		return nil
-	}
-	if err == nil && d.Queued+d.Held > 0 {
-		err = ErrNotDrained
 	}
 	if err == nil {
 		err = q.js.DeleteConsumer(ctx, q.subjects.CommandsStream(), pool)
@@ -149,6 +146,34 @@ func (q *JetStreamQueue) RemovePool(ctx context.Context, pool string) error {
 		return fmt.Errorf("events: remove pool %q: %w", pool, err)
 	}
 	return nil
+}
+
+// drained is ErrNotDrained while the pool has commands. The consumer's counts lag behind a publish, so the stream is asked too.
+func (q *JetStreamQueue) drained(ctx context.Context, pool string) error {
+	info, err := q.info(ctx, pool)
+	if err != nil {
+		return err
+	}
+	if info.NumPending > 0 || info.NumAckPending > 0 {
+		return ErrNotDrained
+	}
+	last, err := q.stream.last(ctx, q.subjects.Command(pool, "*", "*"))
+	switch {
+	case errors.Is(err, ErrNotFound):
+		return nil
+	case err == nil && last.Sequence > info.Delivered.Stream:
+		return ErrNotDrained
+	}
+	return err
+}
+
+// Has implements PoolQueues.
+func (q *JetStreamQueue) Has(ctx context.Context, c Command) (bool, error) {
+	_, err := q.stream.last(ctx, q.subjects.Command(c.Pool, c.Verb, c.PlanID))
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 func (q *JetStreamQueue) info(ctx context.Context, pool string) (*jetstream.ConsumerInfo, error) {

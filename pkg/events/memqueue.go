@@ -260,6 +260,13 @@ func (q *MemoryQueue) RemovePool(_ context.Context, pool string) error {
 	return nil
 }
 
+// Has implements PoolQueues.
+func (q *MemoryQueue) Has(_ context.Context, c Command) (bool, error) {
+	q.queue.mu.Lock()
+	defer q.queue.mu.Unlock()
+	return q.queue.find(q.subjects.Command(c.Pool, c.Verb, c.PlanID)) >= 0, nil
+}
+
 // memoryDelivery is a Delivery in memory.
 type memoryDelivery struct{ memorySettler }
 

@@ -33,6 +33,14 @@ type PoolQueues interface {
 	Depth(ctx context.Context, pool string) (Depth, error)
 	// RemovePool removes a drained queue; ErrNotDrained while a command is queued or held. No queue is no error.
 	RemovePool(ctx context.Context, pool string) error
+	// Has tells whether a command of that verb and id is in the queue: not delivered yet, or held.
+	Has(ctx context.Context, c Command) (bool, error)
+}
+
+// FullQueue is a Queue for those who administer its pools as well.
+type FullQueue interface {
+	Queue
+	PoolQueues
 }
 
 // Pull asks for commands.

@@ -135,9 +135,9 @@ func TestSchemas_RefuseOthers(t *testing.T) {
 func fullEvent() events.Event {
 	d := events.Data{
 		Final: true, Step: "s", StepIndex: ptr(0), Try: 1, State: "failed", Epoch: 1, Attempt: 1, Worker: "w", Host: "h", PlanID: events.NewID(),
-		SandboxID: events.NewID(), Pool: "p", Image: "i", Source: "warm", Commit: "c", Strategy: "none", Base: "b", Isolation: "bare", Reason: "r", Code: "c",
+		SandboxID: events.NewID(), Pool: "p", Image: "i", Source: "warm", Commit: "c", Strategy: "none", Base: "b", Isolation: "bare", Guarantees: map[string]string{"writes": "absent"}, Reason: "r", Code: "c",
 		Error: "e", By: "me", ExitCode: ptr(1), Signal: "KILL", Cause: "signal", DurationMS: ptr(int64(5)),
-		Checkpoint: &events.CheckpointRef{ID: events.NewID(), Phase: "step", SizeBytes: 1, Portable: true, Cursor: 1, Object: "o", Lost: 1},
+		Checkpoint: &events.CheckpointRef{ID: events.NewID(), Phase: "step", SizeBytes: 1, Portable: true, Fuzzy: true, Cursor: 1, Object: "o", Lost: 1},
 		Conflicts: []events.Conflict{{
 			Path: "a", Kind: "content", Detail: "d", Base: &events.FileState{Type: "file", Mode: "0644", Size: 1, SHA256: "s"},
 			Theirs: &events.FileState{Type: "symlink", Mode: "0777", Link: "l"},

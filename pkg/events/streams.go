@@ -14,7 +14,7 @@ func declarations(s Subjects, o Options) []declaration {
 	return []declaration{
 		eventsStream(s, o), schedulesStream(s, o), layersBucket(s, o),
 		bucket(b.Leases, o, LeaseTTL), bucket(b.Workers, o, WorkerTTL),
-		bucket(b.Pools, o, 0), bucket(b.Images, o, 0), bucket(b.Checkpoints, o, 0), bucket(b.Plans, o, 0),
+		bucket(b.Pools, o, 0), bucket(b.Images, o, 0), bucket(b.Checkpoints, o, 0), bucket(b.Plans, o, 0), bucket(b.Sessions, o, 0),
 		commandsStream(s, o), submissionsStream(s, o), deadLettersStream(s, o), outputStream(s, o),
 	}
 }

@@ -146,7 +146,7 @@ func (s Subjects) DeadLettersStream() string { return s.name("DLQ") }
 func (s Subjects) Buckets() Buckets {
 	return Buckets{
 		Leases: s.name("LEASES"), Workers: s.name("WORKERS"), Pools: s.name("POOLS"),
-		Images: s.name("IMAGES"), Checkpoints: s.name("CHECKPOINTS"), Plans: s.name("PLANS"),
+		Images: s.name("IMAGES"), Checkpoints: s.name("CHECKPOINTS"), Plans: s.name("PLANS"), Sessions: s.name("SESSIONS"),
 	}
 }
 
@@ -158,9 +158,10 @@ type Buckets struct {
 	Leases      string // key: lease name
 	Workers     string // key: worker id
 	Pools       string // key: pool name
-	Images      string // key: image id
+	Images      string // key: image id, or LatestKey of a pool
 	Checkpoints string // key: checkpoint id
 	Plans       string // key: plan id
+	Sessions    string // key: session id
 }
 
 func (s Subjects) name(what string) string { return strings.ToUpper(s.prefix) + "_" + what }

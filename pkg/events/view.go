@@ -25,6 +25,7 @@ type View struct {
 	Epoch    uint64   `json:"epoch"`
 	Strategy string   `json:"strategy"`
 	Resource Resource `json:"resource"`
+	Pool     string   `json:"pool,omitempty" jsonschema:"description=that the plan names"`
 	Error    *string  `json:"error" jsonschema:"nullable"`
 	Code     *string  `json:"code" jsonschema:"nullable,description=of a rejection or failure; for programs"`
 	// Reason is why the plan waits, or who and what ended it.
@@ -47,14 +48,16 @@ type View struct {
 	// Commit is what apply made, null where files were applied or nothing was.
 	Commit *CommitView `json:"commit" jsonschema:"nullable"`
 
-	Changed         *int      `json:"changed" jsonschema:"nullable"`
-	RolledBack      *string   `json:"rolled_back" jsonschema:"nullable"`
-	CancelRequested bool      `json:"cancel_requested"`
-	Isolation       *string   `json:"isolation" jsonschema:"nullable"`
-	Notes           []string  `json:"notes"`
-	RetryOf         *string   `json:"retry_of" jsonschema:"nullable"`
-	CreatedAt       time.Time `json:"created_at,omitzero"`
-	ExpiresAt       time.Time `json:"expires_at,omitzero"`
+	Changed         *int    `json:"changed" jsonschema:"nullable"`
+	RolledBack      *string `json:"rolled_back" jsonschema:"nullable"`
+	CancelRequested bool    `json:"cancel_requested"`
+	Isolation       *string `json:"isolation" jsonschema:"nullable"`
+	// Guarantees is how far each guarantee held where the steps ran last; null before.
+	Guarantees map[string]string `json:"guarantees" jsonschema:"nullable"`
+	Notes      []string          `json:"notes"`
+	RetryOf    *string           `json:"retry_of" jsonschema:"nullable"`
+	CreatedAt  time.Time         `json:"created_at,omitzero"`
+	ExpiresAt  time.Time         `json:"expires_at,omitzero"`
 }
 
 // UndoView is the last undo of a plan as a View shows it.
@@ -84,6 +87,9 @@ type StepView struct {
 	Signal     *string `json:"signal" jsonschema:"nullable"`
 	Cause      *string `json:"cause" jsonschema:"nullable"`
 	DurationMS *int64  `json:"duration_ms" jsonschema:"nullable"`
+	// Network is absent where the network is no list of hosts, and where nothing was tried.
+	Network     []NetworkUse `json:"network,omitempty"`
+	NetworkMore int          `json:"network_more,omitempty"`
 }
 
 // CommitView is the commit of a View.
@@ -104,7 +110,7 @@ type CheckpointView struct {
 func NewView(planID string, f Fold) View {
 	v := View{
 		ID: planID, Name: f.Name, State: f.State, Final: f.Final(), Worker: text(f.Worker), Attempt: f.Attempt, Epoch: f.Epoch,
-		Strategy: f.Strategy, Resource: f.Resource, Error: text(f.Error), Code: text(f.Code), Reason: text(f.Reason), Changed: f.Changed,
+		Strategy: f.Strategy, Resource: f.Resource, Pool: f.Pool, Error: text(f.Error), Code: text(f.Code), Reason: text(f.Reason), Changed: f.Changed,
 		RolledBack: text(f.RolledBack), CancelRequested: f.CancelRequested, RetryOf: text(f.RetryOf), CreatedAt: f.Created, ExpiresAt: f.ExpiresAt,
 		Steps: []StepView{}, Checkpoints: []CheckpointView{}, Conflicts: []Conflict{}, Notes: []string{},
 	}
@@ -139,6 +145,7 @@ func BuildView(records []Record) View {
 	v.ConflictCount, v.Undo = max(b.conflictCount, len(b.conflicts)), b.undo
 	v.Notes = append(v.Notes, b.notes...)
 	v.Isolation = text(b.isolation)
+	v.Guarantees = b.guarantees
 	v.Commit = b.commit
 	if b.err != "" {
 		v.Error = text(b.err) // the fold's may be cut
@@ -177,6 +184,7 @@ type viewBuilder struct {
 	undo          *UndoView
 	notes         []string
 	isolation     string
+	guarantees    map[string]string
 	commit        *CommitView
 	err           string
 }
@@ -217,6 +225,9 @@ func (b *viewBuilder) add(e Event) {
 	}
 	if d.Isolation != "" {
 		b.isolation = d.Isolation
+	}
+	if d.Guarantees != nil {
+		b.guarantees = d.Guarantees
 	}
 	b.notes = append(b.notes, d.Notes...)
 	if d.Checkpoint != nil {
@@ -267,7 +278,7 @@ func (b *viewBuilder) step(d Data) *StepView {
 }
 
 func finished(id string, d Data) StepView {
-	s := StepView{ID: id, State: d.State, ExitCode: d.ExitCode, Signal: text(d.Signal), Cause: text(d.Cause), DurationMS: d.DurationMS}
+	s := StepView{ID: id, State: d.State, ExitCode: d.ExitCode, Signal: text(d.Signal), Cause: text(d.Cause), DurationMS: d.DurationMS, Network: d.Network, NetworkMore: d.NetworkMore}
 	if s.Signal != nil {
 		s.ExitCode = nil
 	}

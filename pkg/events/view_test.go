@@ -86,7 +86,7 @@ func TestBuildView(t *testing.T) {
 			map[string]any{"id": "one", "phase": "step", "size_bytes": 77.0, "portable": true},
 			map[string]any{"id": "post", "phase": "post_execute", "size_bytes": 99.0, "portable": true},
 		},
-		"conflicts": []any{}, "conflict_count": 0.0, "undo": nil, "commit": nil, "changed": 2.0, "rolled_back": nil, "cancel_requested": false, "isolation": nil, "notes": []any{}, "retry_of": nil,
+		"conflicts": []any{}, "conflict_count": 0.0, "undo": nil, "commit": nil, "changed": 2.0, "rolled_back": nil, "cancel_requested": false, "isolation": nil, "guarantees": nil, "notes": []any{}, "retry_of": nil,
 	}
 	if diff := cmp.Diff(want, m); diff != "" {
 		t.Errorf("view (-want +got):\n%s", diff)

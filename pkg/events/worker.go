@@ -19,11 +19,15 @@ type Worker struct {
 	// Pools maps a pool token to the allowed path behind it, "" for a named pool.
 	Pools     map[string]string `json:"pools"`
 	Isolation string            `json:"isolation"`
+	// Policy is what the worker was started with: required, preferred or off; "" before there were policies.
+	Policy string `json:"isolation_policy,omitempty"`
 	// Guarantees maps a guarantee's name to enforced, best_effort or absent.
 	Guarantees map[string]string `json:"guarantees"`
 	Labels     map[string]string `json:"labels,omitempty"`
-	Version    string            `json:"version"`
-	Started    time.Time         `json:"started"`
+	// Warm is what it has of each pool that it serves.
+	Warm    map[string]Warm `json:"warm,omitempty"`
+	Version string          `json:"version"`
+	Started time.Time       `json:"started"`
 }
 
 // States of a worker; one that drains takes no more commands.

@@ -33,6 +33,11 @@ func (d *decoder) value(v reflect.Value, n *node, path string) {
 	case fromNode:
 		into.fromNode(d, n, path)
 		return
+	case Worder:
+		if n.shape == text {
+			d.word(into, n, path)
+			return
+		}
 	case encoding.TextUnmarshaler:
 		d.text(into, n, path)
 		return
@@ -150,6 +155,12 @@ func (d *decoder) text(into encoding.TextUnmarshaler, n *node, path string) {
 	}
 	if err := into.UnmarshalText([]byte(n.text)); err != nil {
 		d.r.addf(path, "%v", err)
+	}
+}
+
+func (d *decoder) word(into Worder, n *node, path string) {
+	if err := into.SetWord(n.text); err != nil {
+		d.r.unreadable(path, "%v", err)
 	}
 }
 

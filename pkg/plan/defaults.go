@@ -85,7 +85,13 @@ func (p *Plan) Shell(i int, bash bool) []string {
 		return slices.Clone(p.Steps[i].Shell)
 	case len(p.StepDefaults.Shell) > 0:
 		return slices.Clone(p.StepDefaults.Shell)
-	case bash:
+	}
+	return DefaultShell(bash)
+}
+
+// DefaultShell is the command that runs a script whose author names no shell; bash tells whether there is one.
+func DefaultShell(bash bool) []string {
+	if bash {
 		return []string{"bash", "-euo", "pipefail", "-c"}
 	}
 	return []string{"sh", "-eu", "-c"}
@@ -99,6 +105,10 @@ func (p *Plan) Environment(i int) []string {
 	if id := p.Identity; id != nil {
 		env["GIT_AUTHOR_NAME"], env["GIT_AUTHOR_EMAIL"] = id.Name, id.Email
 		env["GIT_COMMITTER_NAME"], env["GIT_COMMITTER_EMAIL"] = id.Name, id.Email
+		// Programs that ask git for it by name must hear the same; a plan's own GIT_CONFIG_COUNT takes its place.
+		env["GIT_CONFIG_COUNT"] = "2"
+		env["GIT_CONFIG_KEY_0"], env["GIT_CONFIG_VALUE_0"] = "user.name", id.Name
+		env["GIT_CONFIG_KEY_1"], env["GIT_CONFIG_VALUE_1"] = "user.email", id.Email
 	}
 	for name, in := range p.Inputs {
 		if v := in.effective(); v != nil {

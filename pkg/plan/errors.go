@@ -76,6 +76,8 @@ type report struct {
 	faulty, opaque map[string]bool
 	// more counts the faults beyond maxFaults.
 	more int
+	// noun is what the text is, and empty what is said of one without anything in it.
+	noun, empty string
 }
 
 // maxFaults bounds what is reported of one plan; a hostile one has a fault every few bytes.
@@ -87,7 +89,7 @@ func newReport(file string) *report {
 	return &report{
 		errs:   Errors{File: file},
 		values: map[string]position{}, keys: map[string]position{},
-		faulty: map[string]bool{}, opaque: map[string]bool{},
+		faulty: map[string]bool{}, opaque: map[string]bool{}, noun: "plan", empty: emptyPlan,
 	}
 }
 

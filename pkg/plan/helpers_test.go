@@ -92,6 +92,7 @@ func TestPlan_Environment(t *testing.T) {
 		"A=plan", "B=step",
 		"GIT_AUTHOR_EMAIL=o@example.com", "GIT_AUTHOR_NAME=O'Neil",
 		"GIT_COMMITTER_EMAIL=o@example.com", "GIT_COMMITTER_NAME=bot",
+		"GIT_CONFIG_COUNT=2", "GIT_CONFIG_KEY_0=user.name", "GIT_CONFIG_KEY_1=user.email", "GIT_CONFIG_VALUE_0=O'Neil", "GIT_CONFIG_VALUE_1=o@example.com",
 		"WARMFLEET_INPUT_NODE_VERSION=20", "WARMFLEET_INPUT_PKG=x",
 	}
 	if diff := cmp.Diff(p.Environment(0), want); diff != "" {
@@ -158,18 +159,15 @@ func TestPlan_Unsupported(t *testing.T) {
 		fields = append(fields, field)
 	}
 	want := []string{
-		"pool", "key", "limits.memory_mb", "limits.cpu_cores", "limits.disk_gb", "limits.pids", "network", "secrets",
+		"key",
 		"steps[0].outputs", "steps[0].artifacts",
 	}
 	if diff := cmp.Diff(fields, want); diff != "" {
 		t.Errorf("Unsupported (- got, + want):\n%s", diff)
 	}
-	if got, want := minimal(t, `{"limits":{"memory_mb":5}}`).Unsupported(), []string{"limits.memory_mb: not enforced by this worker"}; !cmp.Equal(got, want) {
-		t.Errorf("Unsupported = %q, want %q", got, want)
-	}
 	for _, members := range []string{
-		`{"apply":"auto"}`, `{"network":"allow"}`, `{"network":"none"}`, `{"identity":{"name":"a","email":"b"}}`, `{"inputs":{"a":{}}}`,
-		`{"env":{"A":"b"}}`, `{"limits":{}}`, `{"allow_special":true}`, `{"isolation":"required"}`, `{"resource":{"repo":"https://h/x"},"apply":"never"}`,
+		`{"apply":"auto"}`, `{"network":"allow"}`, `{"network":"none"}`, `{"network":["a.example:1"]}`, `{"identity":{"name":"a","email":"b"}}`, `{"inputs":{"a":{}}}`,
+		`{"env":{"A":"b"}}`, `{"limits":{}}`, `{"limits":{"memory_mb":5,"cpu_cores":0.5,"disk_gb":1,"pids":64}}`, `{"allow_special":true}`, `{"isolation":"required"}`, `{"resource":{"repo":"https://h/x"},"apply":"never"}`,
 		`{"resource":{"repo":"https://h/x"}}`, `{"commit":{"message":"m"}}`,
 	} {
 		if got := minimal(t, members).Unsupported(); len(got) > 0 {
@@ -276,6 +274,20 @@ func TestNetwork_JSON(t *testing.T) {
 		got, err := json.Marshal(n)
 		if err != nil || string(got) != want {
 			t.Errorf("got %s, %v, want %s", got, err, want)
+		}
+	}
+	for _, c := range []struct {
+		a, b Network
+		want bool
+	}{
+		{Network{Mode: NetworkNone}, Network{Mode: NetworkNone}, true},
+		{Network{Mode: NetworkNone}, Network{Mode: NetworkAllow}, false},
+		{Network{Hosts: []string{"a", "B:1"}}, Network{Hosts: []string{"b:1", "A"}}, true},
+		{Network{Hosts: []string{"a"}}, Network{Hosts: []string{"a", "b"}}, false},
+		{Network{Hosts: []string{"none"}}, Network{Mode: NetworkNone}, false},
+	} {
+		if got := c.a.Same(c.b); got != c.want {
+			t.Errorf("%v and %v: got %v", c.a, c.b, got)
 		}
 	}
 	var n Network

@@ -18,11 +18,11 @@ func readJSON(r *report, src []byte) *node {
 	n, err := in.value(0)
 	if err == nil {
 		if _, end := dec.Token(); !errors.Is(end, io.EOF) {
-			err = errors.New("text follows the plan: send one JSON object alone")
+			err = fmt.Errorf("text follows the %s: send one JSON object alone", r.noun)
 		}
 	}
 	if err != nil {
-		r.addAt(in.next(), "", "the plan can't be read as JSON: %s", strings.TrimPrefix(err.Error(), "json: "))
+		r.addAt(in.next(), "", "the %s can't be read as JSON: %s", r.noun, strings.TrimPrefix(err.Error(), "json: "))
 		return nil
 	}
 	return n

@@ -19,7 +19,7 @@ import (
 const journalDir = ".warmfleet-apply"
 
 var (
-	poolPattern  = regexp.MustCompile(`^[a-z0-9-]{1,40}$`)
+	poolPattern  = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,39}$`)
 	envPattern   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 	inputPattern = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_-]{0,62}$`)
 	hostIDWords  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
@@ -32,7 +32,7 @@ func poolProblem(name string) string {
 	case name == "default" || strings.HasPrefix(name, "h-"):
 		return fmt.Sprintf("%s is a name of the fleet itself: choose a pool name that is not default and does not begin with h-", quote(name))
 	case !poolPattern.MatchString(name):
-		return fmt.Sprintf("%s is no pool name: use a-z, 0-9 and -, 1 to 40 of them", quote(name))
+		return fmt.Sprintf("%s is no pool name: use a-z, 0-9 and -, 1 to 40 of them, no - first", quote(name))
 	}
 	return ""
 }
@@ -137,6 +137,10 @@ func refProblem(ref string) string {
 		return "is empty: name a branch, tag or commit"
 	case strings.HasPrefix(ref, "-"):
 		bad = "begins with -"
+	case strings.HasPrefix(ref, "+"):
+		bad = "begins with +, which a push takes for force"
+	case strings.ContainsFunc(ref, isBidi):
+		bad = "holds a character that changes the direction of text"
 	case strings.ContainsFunc(ref, isControl) || strings.ContainsAny(ref, " ~^:?*[\\"):
 		bad = "holds a character that git refuses"
 	case strings.Contains(ref, "..") || strings.Contains(ref, "@{") || strings.Contains(ref, "//") || ref == "@":
@@ -164,12 +168,16 @@ func repoProblem(repo string) string {
 	switch {
 	case repo == "":
 		return "is empty: give a git URL"
-	case strings.ContainsFunc(repo, isControl) || strings.ContainsRune(repo, ' '):
-		return "holds a space or control character: give a git URL"
+	case strings.ContainsFunc(repo, isControl):
+		return "holds a control character: give a git URL"
+	case strings.ContainsFunc(repo, isBidi):
+		return "holds a character that changes the direction of text: give a git URL"
 	case strings.HasPrefix(repo, "-"):
 		return fmt.Sprintf("%s begins with -: give a git URL", quote(repo))
 	case path.IsAbs(repo):
 		return ""
+	case strings.ContainsRune(repo, ' '):
+		return "holds a space: give a git URL, with %20 for it, or an absolute path"
 	}
 	if !strings.Contains(repo, "://") {
 		if _, rest, _ := strings.Cut(repo, ":"); scpPattern.MatchString(repo) && !strings.Contains(rest, "@") {
@@ -195,18 +203,26 @@ func repoProblem(repo string) string {
 }
 
 func hostPortProblem(s string) string {
-	if _, err := netip.ParseAddr(s); err == nil {
-		return ""
+	addr, err := netip.ParseAddr(s)
+	if at, portErr := netip.ParseAddrPort(s); portErr == nil && at.Port() != 0 {
+		addr, err = at.Addr(), nil
 	}
-	if _, err := netip.ParseAddrPort(s); err == nil {
+	switch {
+	case err == nil && addr.Zone() != "":
+		return fmt.Sprintf("%s names an interface of one machine: leave that out", quote(s))
+	case err == nil:
 		return ""
 	}
 	host, port, hasPort := strings.Cut(s, ":")
-	if n, err := strconv.ParseUint(port, 10, 16); hasPort && (err != nil || n == 0) {
+	if n, err := strconv.ParseUint(port, 10, 16); hasPort && (err != nil || n == 0 || port[0] == '0') {
 		return fmt.Sprintf("%s has no port from 1 to 65535 after the colon: write host or host:port", quote(s))
 	}
-	if len(host) > 253 || !hostPattern.MatchString(host) {
-		return fmt.Sprintf("%s is no host: write host or host:port", quote(s))
+	labels := strings.Split(host, ".")
+	switch {
+	case len(host) > 253 || !hostPattern.MatchString(host) || slices.ContainsFunc(labels, func(l string) bool { return len(l) > 63 }):
+		return fmt.Sprintf("%s is no host: write host or host:port, international names in their ASCII form", quote(s))
+	case labels[len(labels)-1][0] <= '9': // programs do not agree on what 127.1 is
+		return fmt.Sprintf("%s is neither a host nor a whole address: write all four numbers", quote(s))
 	}
 	return ""
 }

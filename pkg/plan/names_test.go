@@ -13,16 +13,16 @@ func TestNames_Accepted(t *testing.T) {
 		problem func(string) string
 		values  []string
 	}{
-		"Pool":  {poolProblem, []string{"api", "a", "0-1", "x-h-y", strings.Repeat("a", 40)}},
+		"Pool":  {poolProblem, []string{"api", "a", "0-1", "x-h-y", "a-", strings.Repeat("a", 40)}},
 		"Path":  {pathProblem, []string{".", "a", "a/b", "./a", "a..b", "..a", "-rf", "--help", "é/ü", "a b", "a\nb", "a/", ".git/config"}},
 		"File":  {fileProblem, []string{"a", "a/b/c.txt", ".gitignore", "new dir/é/-rf"}},
 		"Env":   {envNameProblem, []string{"A", "_a1", "PATH", "warmfleet_x"}},
 		"Input": {inputNameProblem, []string{"pkg", "node-version", "A_1"}},
 		"Host":  {hostIDProblem, []string{"0123456789abcdef0123456789abcdef", "host.example", "a_b"}},
-		"Ref":   {refProblem, []string{"main", "feat/#1", "it's", "a&b", "ü", "a->b", "v1.2", "refs/heads/x", "deadbeef", strings.Repeat("a", 200)}},
+		"Ref":   {refProblem, []string{"main", "feat/#1", "it's", "a&b", "ü", "a->b", "v1.2", "a+b", "ä\u200f", "refs/heads/x", "deadbeef", strings.Repeat("a", 200)}},
 		"Repo": {repoProblem, []string{
 			"https://host/x.git", "http://127.0.0.1:8080/r", "ssh://git@host/x", "git@host:acme/api.git", "host:x",
-			"file:///srv/r.git", "/srv/r.git", "git://host/x",
+			"file:///srv/r.git", "/srv/r.git", "git://host/x", "/srv/a b.git", "file:///srv/a%20b.git",
 		}},
 		"HostPort": {hostPortProblem, []string{"host", "a.b.example", "a.b:443", "10.0.0.1", "10.0.0.1:80", "::1", "[::1]:80", "*.example.com"}},
 		"Ident":    {identProblem, []string{"O'Neil", `A "B" C`, "$(touch CANARY)", "`id`", "Zoë 李", "a:b", "author@example.com"}},
@@ -43,7 +43,7 @@ func TestNames_Refused(t *testing.T) {
 		problem func(string) string
 		values  []string
 	}{
-		"Pool":   {poolProblem, []string{"", "default", "h-", "h-abc", "A", "a.b", "a b", strings.Repeat("a", 41), "a\n"}},
+		"Pool":   {poolProblem, []string{"", "default", "h-", "h-abc", "-", "-o", "--force", "A", "a.b", "a b", strings.Repeat("a", 41), "a\n"}},
 		"Path":   {pathProblem, []string{"", "/", "/a", "..", "../a", "a/..", "a/../b", "a\x00b", ".warmfleet-apply", "./.warmfleet-apply/x", strings.Repeat("a/", 2048)}},
 		"File":   {fileProblem, []string{".", "./", "a/", "a/.", "../x"}},
 		"Env":    {envNameProblem, []string{"", "1A", "A-B", "A=B", "A B", "A\n", "é", "WARMFLEET_", "WARMFLEET_INPUT_X"}},
@@ -52,13 +52,13 @@ func TestNames_Refused(t *testing.T) {
 		"Branch": {branchProblem, []string{"HEAD", "refs/heads/main", "", "a b"}},
 		"Ref": {refProblem, []string{
 			"", "-x", "--upload-pack=touch CANARY;git-upload-pack", "a b", "a..b", "a~1", "a^", "a:b", "a?", "a*", "a[", `a\b`,
-			"@", "a@{1}", "/a", "a/", "a//b", "a.", ".a", "a/.b", "a.lock", "a.lock/b", "a\nb", strings.Repeat("a", 251),
+			"@", "a@{1}", "/a", "a/", "a//b", "a.", ".a", "a/.b", "a.lock", "a.lock/b", "a\nb", "+x", "+refs/heads/x:y", "a\u202eb", "a\u2066b", strings.Repeat("a", 251),
 		}},
 		"Repo": {repoProblem, []string{
 			"", "x", "./x", "../x.git", "--config=x", "-x", "ext::sh -c 'touch CANARY'", "ext::sh", "fd::17", "ftp://host/x", "https://", "https://host",
-			"https://user:secret@host/x", "https://token@host/x", "ssh://git:secret@host/x", "https:/u:p@host/x", "https://ho st/x", "https://host/a\nb", "ssh://-oProxyCommand=x/y", "https://[/x",
+			"https://user:secret@host/x", "https://token@host/x", "ssh://git:secret@host/x", "https:/u:p@host/x", "https://ho st/x", "https://host/a b", "file:///srv/a b.git", "/srv/a\nb", "https://host/a\nb", "ssh://-oProxyCommand=x/y", "https://[/x", "https://host/a\u202eb", "/srv/\u2069b",
 		}},
-		"HostPort": {hostPortProblem, []string{"", ":80", "a:", "a:0", "a:65536", "a:b", "a b", "-a", "a-", "a..b", "*", "a.*.b", "https://a", "[::1]"}},
+		"HostPort": {hostPortProblem, []string{"", ":80", "a:", "a:0", "a:080", "a:65536", "a:b", "a b", "-a", "a-", "a..b", "*", "a.*.b", "https://a", "[::1]", "127.1", "0x7f000001", "2130706433:80", "10.0.0.1:0", "fe80::1%lo", "[fe80::1%lo]:80", "bücher.example", strings.Repeat("a", 64) + ".b"}},
 		"Ident":    {identProblem, []string{"", ".", "...", " ", " lead", "trail ", "a\nb", "a\x00b", "a<b>", "Jr.", `back\`, `"q"`, "x,"}},
 		"Retry":    {conditionProblem, []string{"", "exit:", "exit:0", "exit:256", "exit:-1", "exit:01", "exit:x", "signal:", "signal:SIGKILL", "signal:9", "timeout:5", "cancelled", "always"}},
 	} {

@@ -42,25 +42,32 @@ func ParseJSON(src []byte, opts ...Option) (*Plan, error) {
 }
 
 func parse(file string, src []byte, read func(*report, []byte) *node, opts []Option) (*Plan, error) {
-	r := newReport(file)
-	if !checkText(r, src) {
+	r, p := newReport(file), new(Plan)
+	if !r.decode(src, read, reflect.ValueOf(p).Elem()) {
 		return nil, r.err()
 	}
-	n := read(r, src)
-	if n == nil {
-		return nil, r.err()
-	}
-	p := new(Plan)
-	if n.shape == null {
-		r.addf("", emptyPlan)
-		return nil, r.err()
-	}
-	(&decoder{r}).value(reflect.ValueOf(p).Elem(), n, "")
 	check(p, r, opts)
 	if err := r.err(); err != nil {
 		return nil, err
 	}
 	return p, nil
+}
+
+// decode fills v from a text, and reports false where no value could be read at all.
+func (r *report) decode(src []byte, read func(*report, []byte) *node, v reflect.Value) bool {
+	if !checkText(r, src) {
+		return false
+	}
+	n := read(r, src)
+	if n == nil {
+		return false
+	}
+	if n.shape == null {
+		r.addf("", "%s", r.empty)
+		return false
+	}
+	(&decoder{r}).value(v, n, "")
+	return true
 }
 
 // Validate checks a plan that was built in Go; faults have no line and column.

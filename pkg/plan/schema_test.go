@@ -163,6 +163,9 @@ func TestSchema_AcceptsEveryExample(t *testing.T) {
 		t.Fatalf("found %d examples, want at least 5 (%v)", len(files), err)
 	}
 	for _, file := range files {
+		if filepath.Base(file) == "pool.yaml" {
+			continue // a pool file: package poolfile reads it
+		}
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			src, err := os.ReadFile(file)
 			if err != nil {

@@ -71,12 +71,12 @@ func checkText(r *report, src []byte) bool {
 	switch {
 	case len(src) > SourceLimit:
 		r.errs.tooLarge = true
-		r.addf("", "the plan has %d bytes, at most %d are read: put large files into the repository instead", len(src), SourceLimit)
+		r.addf("", "the %s has %d bytes, at most %d are read: put large files into the repository instead", r.noun, len(src), SourceLimit)
 	case len(bytes.TrimSpace(src)) == 0:
-		r.addf("", emptyPlan)
+		r.addf("", "%s", r.empty)
 	case !utf8.Valid(src):
 		at := newCursor(src).position(invalidOffset(src))
-		r.addAt(at, "", "the plan is not UTF-8 text: save it as UTF-8")
+		r.addAt(at, "", "the %s is not UTF-8 text: save it as UTF-8", r.noun)
 	default:
 		return true
 	}

@@ -23,6 +23,7 @@ const (
 	maxDiskGB     = 1 << 20
 	maxPIDs       = 1 << 22 // PID_MAX_LIMIT of Linux
 	maxPath       = 4095    // PATH_MAX without its NUL
+	maxHosts      = 256     // of a network's list
 	maxEditCount  = 1 << 20
 	maxStripLevel = 100
 )
@@ -58,8 +59,8 @@ func (c *checker) plan() {
 	c.duration("timeout", p.Timeout, maxTimeout)
 	c.duration("expires_in", p.ExpiresIn, maxExpiry)
 	c.whole("max_attempts", p.MaxAttempts, maxAttempts)
-	c.limits()
-	c.network()
+	c.limits("limits", p.Limits)
+	c.network("network", p.Network)
 	c.env("env", p.Env)
 	for i, name := range p.Secrets {
 		c.problem(index("secrets", i), envNameProblem(name))
@@ -157,30 +158,31 @@ func (c *checker) base() {
 	}
 }
 
-func (c *checker) limits() {
-	l := c.p.Limits
+func (c *checker) limits(at string, l *Limits) {
 	if l == nil {
 		return
 	}
-	c.whole("limits.memory_mb", l.MemoryMB, maxMemoryMB)
-	c.fraction("limits.cpu_cores", l.CPUCores, maxCPUCores)
-	c.fraction("limits.disk_gb", l.DiskGB, maxDiskGB)
-	c.whole("limits.pids", l.PIDs, maxPIDs)
+	c.whole(join(at, "memory_mb"), l.MemoryMB, maxMemoryMB)
+	c.fraction(join(at, "cpu_cores"), l.CPUCores, maxCPUCores)
+	c.fraction(join(at, "disk_gb"), l.DiskGB, maxDiskGB)
+	c.whole(join(at, "pids"), l.PIDs, maxPIDs)
 }
 
-func (c *checker) network() {
-	n := c.p.Network
+func (c *checker) network(at string, n *Network) {
 	switch {
 	case n == nil:
 	case n.Mode != "":
-		oneOf(c, "network", n.Mode, NetworkNone, NetworkAllow)
+		oneOf(c, at, n.Mode, NetworkNone, NetworkAllow)
 	case len(n.Hosts) == 0:
-		c.addf("network", "the list is empty: write network: none to reach nothing")
+		c.addf(at, "the list is empty: write %s: none to reach nothing", at)
 	default:
-		for i, h := range n.Hosts {
-			c.problem(index("network", i), hostPortProblem(h))
+		if len(n.Hosts) > maxHosts {
+			c.addf(at, "the list has %d hosts, at most %d are allowed", len(n.Hosts), maxHosts)
 		}
-		c.distinct("network", n.Hosts)
+		for i, h := range n.Hosts {
+			c.problem(index(at, i), hostPortProblem(h))
+		}
+		c.distinct(at, n.Hosts)
 	}
 }
 
@@ -263,6 +265,8 @@ func (c *checker) line(path, value string, most int) {
 		c.addf(path, "has %d bytes, at most %d are kept", len(value), most)
 	case strings.ContainsFunc(value, isControl):
 		c.addf(path, "holds a line break or control character: write one line")
+	case strings.ContainsFunc(value, isBidi):
+		c.addf(path, "holds a character that changes the direction of text: remove it")
 	}
 }
 
@@ -323,6 +327,9 @@ func oneOf[T ~string](c *checker, path string, got T, words ...T) {
 }
 
 func isControl(c rune) bool { return c < ' ' || c == 0x7f }
+
+// isBidi tells whether a character embeds, overrides or isolates a direction: text that has one is not what it looks like.
+func isBidi(c rune) bool { return c >= 0x202a && c <= 0x202e || c >= 0x2066 && c <= 0x2069 }
 
 func sortedKeys[V any](m map[string]V) []string {
 	keys := make([]string, 0, len(m))

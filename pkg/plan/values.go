@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -57,8 +58,32 @@ const (
 type Network struct {
 	// Mode is NetworkNone, NetworkAllow, or "" with a list.
 	Mode string
-	// Hosts are host or host:port.
+	// Hosts are host (its ports 80 and 443), host:port, *.host for all below it, or addresses likewise: docs/network.md.
 	Hosts []string
+}
+
+// Listed tells whether only hosts of a list can be reached.
+func (n *Network) Listed() bool { return n != nil && n.Mode == "" }
+
+// String is the word, or the list in one line.
+func (n Network) String() string {
+	if n.Mode != "" {
+		return n.Mode
+	}
+	return "[" + strings.Join(n.Hosts, ", ") + "]"
+}
+
+// Same tells whether both let the same be reached: the order of a list, and the case of names, do not matter.
+func (n Network) Same(other Network) bool {
+	sorted := func(hosts []string) []string {
+		out := make([]string, len(hosts))
+		for i, h := range hosts {
+			out[i] = strings.ToLower(h)
+		}
+		slices.Sort(out)
+		return slices.Compact(out)
+	}
+	return n.Mode == other.Mode && slices.Equal(sorted(n.Hosts), sorted(other.Hosts))
 }
 
 // MarshalJSON writes the word or the list.

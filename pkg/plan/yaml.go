@@ -18,7 +18,7 @@ const aliasBudget = BodyLimit
 func readYAML(r *report, src []byte) *node {
 	loader, err := yaml.NewLoader(bytes.NewReader(src))
 	if err != nil {
-		r.addf("", "the plan can't be read: %v", err)
+		r.addf("", "the %s can't be read: %v", r.noun, err)
 		return nil
 	}
 	var doc, second yaml.Node
@@ -28,14 +28,14 @@ func readYAML(r *report, src []byte) *node {
 	}
 	switch err := loader.Load(&second); {
 	case err == nil:
-		r.addAt(position{second.Line, second.Column}, "", `a second document begins here: a plan is one document, remove what follows "---"`)
+		r.addAt(position{second.Line, second.Column}, "", `a second document begins here: a %s is one document, remove what follows "---"`, r.noun)
 		return nil
 	case !errors.Is(err, io.EOF):
 		reportYAML(r, src, err)
 		return nil
 	}
 	if len(doc.Content) != 1 {
-		r.addf("", emptyPlan)
+		r.addf("", "%s", r.empty)
 		return nil
 	}
 	in := &yamlReader{r: r, open: map[*yaml.Node]bool{}}
@@ -49,12 +49,12 @@ func readYAML(r *report, src []byte) *node {
 // reportYAML turns the parser's error into one line that says what to do.
 func reportYAML(r *report, src []byte, err error) {
 	if errors.Is(err, io.EOF) {
-		r.addf("", emptyPlan)
+		r.addf("", "%s", r.empty)
 		return
 	}
 	var load *yaml.LoadError
 	if !errors.As(err, &load) {
-		r.addf("", "the plan is not valid YAML: %v", err)
+		r.addf("", "the %s is not valid YAML: %v", r.noun, err)
 		return
 	}
 	at := position{load.Mark.Line, load.Mark.Column}
@@ -63,7 +63,7 @@ func reportYAML(r *report, src []byte, err error) {
 		r.addAt(at, "", "this line is indented with a tab: YAML allows only spaces")
 		return
 	}
-	r.addAt(at, "", "the plan is not valid YAML: %s", load.Message)
+	r.addAt(at, "", "the %s is not valid YAML: %s", r.noun, load.Message)
 }
 
 type yamlReader struct {
@@ -89,10 +89,10 @@ func (in *yamlReader) value(y *yaml.Node, depth int) *node {
 		return &node{shape: null}
 	}
 	if depth > maxDepth {
-		return in.fail(y, "the plan is nested more than %d levels deep", maxDepth)
+		return in.fail(y, "the %s is nested more than %d levels deep", in.r.noun, maxDepth)
 	}
 	if in.values++; in.values > maxValues {
-		return in.fail(y, "the plan has more than %d values", maxValues)
+		return in.fail(y, "the %s has more than %d values", in.r.noun, maxValues)
 	}
 	if len(in.open) > 0 {
 		if in.spent += len(y.Value) + 16; in.spent > aliasBudget {
@@ -154,7 +154,7 @@ func (in *yamlReader) scalar(n *node, y *yaml.Node) {
 	case "!!int", "!!float":
 		n.shape, n.text = number, decimal(y.Value)
 	default:
-		in.fail(y, "the tag %s means nothing in a plan: remove it", quote(tag))
+		in.fail(y, "the tag %s means nothing in a %s: remove it", quote(tag), in.r.noun)
 	}
 }
 

@@ -12,8 +12,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"sync"
 
+	"github.com/warmfleet/warmfleet/internal/egress"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
 )
@@ -28,8 +30,10 @@ type Host struct {
 	Report  isolate.Report
 	// Layers is the driver of all views but those in place, from Cache.Choose.
 	Layers layer.Choice
-	// Init hands over a started init of the asked network mode, warm or cold.
+	// Init hands over a started init of the asked network mode of package isolate, warm or cold.
 	Init func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error)
+	// Egress is how listed hosts are reached; Listener and Rules are each sandbox's own.
+	Egress egress.Config
 	// Notify, if set, is told each change of state, in order. It must not call the sandbox.
 	Notify func(Change)
 }
@@ -51,11 +55,14 @@ type Spec struct {
 	Strategy Strategy
 	// Chain is the base and the layers of the checkpoint to start from, bottom first.
 	Chain layer.Chain
-	// Network is none or allow.
+	// Network is one of package isolate's; with NetworkProxy Hosts are what can be reached, see egress.ParseRules.
 	Network string
+	Hosts   []string
 	// Path and Index are the original and its stat index; strategy none only.
 	Path  string
 	Index *layer.Index
+	// Limits bound each command; those that this machine can't enforce do nothing.
+	Limits isolate.Limits
 }
 
 // Sandbox is a writable view of a chain with a live init. Its methods are safe for
@@ -68,7 +75,9 @@ type Sandbox struct {
 	state State
 	view  layer.View
 	init  *isolate.Init
-	shown layer.Choice // by view
+	shown layer.Choice  // by view
+	proxy *egress.Proxy // nil but with NetworkProxy
+	env   []string      // by which programs find it
 }
 
 // New makes a sandbox and returns it active, or errored and cleaned up with the cause.
@@ -88,9 +97,10 @@ func (s *Sandbox) build(ctx context.Context) error {
 		return err
 	}
 	s.move(Created, nil)
-	var err error
-	s.init, err = s.host.Init(ctx, s.spec.Network, s.spec.Strategy == None)
-	if err != nil {
+	if err := s.startInit(ctx); err != nil {
+		return err
+	}
+	if err := s.bound(); err != nil {
 		return err
 	}
 	if err := s.attach(ctx); err != nil {
@@ -139,6 +149,12 @@ func (s *Sandbox) attach(ctx context.Context) error {
 	return s.init.Attach(ctx, mount)
 }
 
+// Done is closed when the sandbox's init and everything in it are dead.
+func (s *Sandbox) Done() <-chan struct{} { return s.init.Done() }
+
+// Pid is the process id of the sandbox's init.
+func (s *Sandbox) Pid() int { return s.init.Pid() }
+
 // ID is the sandbox's id.
 func (s *Sandbox) ID() string { return s.spec.ID }
 
@@ -166,7 +182,9 @@ func (s *Sandbox) Chain() layer.Chain {
 }
 
 // BaseEnv is the environment that every command in the sandbox needs, as NAME=value.
-func (s *Sandbox) BaseEnv() []string { return s.init.BaseEnv() }
+func (s *Sandbox) BaseEnv() []string {
+	return slices.Concat(s.init.BaseEnv(), s.env, coresEnv(s.spec.Limits.CPUs))
+}
 
 // Exec runs a command in the workspace; see isolate.Init.Exec.
 func (s *Sandbox) Exec(ctx context.Context, c isolate.Command) (isolate.Result, error) {
@@ -174,7 +192,7 @@ func (s *Sandbox) Exec(ctx context.Context, c isolate.Command) (isolate.Result, 
 	if err != nil {
 		return isolate.Result{}, err
 	}
-	return in.Exec(ctx, c)
+	return s.guarded(ctx, in, c)
 }
 
 // ReadFile reads at most limit bytes of a file of the workspace; a larger file is an error.
@@ -297,6 +315,9 @@ func (s *Sandbox) Close() error {
 
 func (s *Sandbox) release() error {
 	var errs []error
+	if s.proxy != nil {
+		s.proxy.Close()
+	}
 	if s.init != nil {
 		errs = append(errs, s.init.Close())
 	}

@@ -1,76 +1,69 @@
-// Package warmpool keeps things that are slow to make ready before they are asked for:
-// a claim takes one in constant time and starts its replacement in the background.
-//
-// A claimed thing never goes back. The package knows ages, numbers and refill; it must not
-// know what it keeps, nor NATS, plans or layers.
 package warmpool
 
 import (
 	"context"
 	"io"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
 )
 
-// Config says what a pool keeps.
+// checkEvery is how often idle members are looked at although nothing was heard of them.
+const checkEvery = time.Minute
+
+// StandBack is how long after a claim its replacement is begun: whoever claimed is about to start something, and making a member
+// would take a good part of a small machine from it.
+const StandBack = 20 * time.Millisecond
+
+// Config says what a pool keeps and how.
 type Config[T io.Closer] struct {
-	// Target is how many idle members to keep; 0 keeps none.
-	Target int
-	// MaxAge is how long a member may idle; 0 means for ever.
-	MaxAge time.Duration
-	// Make makes a member. A failure is logged and tried again after Retry.
-	Make func(context.Context) (T, error)
+	Settings
+	// Make makes a member of a generation. A failure is logged and tried again after a pause that grows.
+	Make func(ctx context.Context, generation string) (T, error)
 	// Alive, if set, tells whether an idle member still works.
 	Alive func(T) bool
-	// Retry is the pause after a failed Make; one second if zero.
-	Retry time.Duration
-	Log   zerolog.Logger
+	// Gate bounds how many members are made at once beside other pools; nil: it does not.
+	Gate *Gate
+	Log  zerolog.Logger
 }
 
-// Stats are counts since the pool was made.
-type Stats struct {
-	Idle, Hits, Misses, Expired int
-}
-
-// Pool keeps members warm. It is safe for concurrent use.
+// Pool keeps members warm by what a Core decides. It is safe for concurrent use.
 type Pool[T io.Closer] struct {
 	cfg  Config[T]
 	wake chan struct{}
+	work sync.WaitGroup // what Run has begun
+	done chan struct{}
 
-	mu      sync.Mutex
-	members []member[T] // oldest first
-	stats   Stats
-	done    chan struct{}
-}
-
-type member[T io.Closer] struct {
-	thing T
-	born  time.Time
+	mu     sync.Mutex
+	core   *Core
+	things map[ID]T // ready ones
 }
 
 // New returns a pool that is empty until Run fills it.
 func New[T io.Closer](cfg Config[T]) *Pool[T] {
-	if cfg.Retry == 0 {
-		cfg.Retry = time.Second
+	return &Pool[T]{
+		cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{}), core: NewCore(cfg.Settings), things: map[ID]T{},
 	}
-	return &Pool[T]{cfg: cfg, wake: make(chan struct{}, 1), done: make(chan struct{})}
 }
 
 // Run refills the pool until ctx ends, then closes what idles. Call it once.
 func (p *Pool[T]) Run(ctx context.Context) {
 	defer close(p.done)
 	defer p.drop()
-	for {
-		pause := p.fill(ctx)
+	defer p.cfg.Gate.leave(p.wake)
+	for ctx.Err() == nil {
+		pause := time.NewTimer(p.step(ctx))
 		select {
 		case <-ctx.Done():
-			return
 		case <-p.wake:
-		case <-time.After(pause):
+		case <-pause.C:
 		}
+		pause.Stop()
 	}
+	p.work.Wait()
 }
 
 // Wait returns when Run has closed everything.
@@ -80,89 +73,130 @@ func (p *Pool[T]) Wait() { <-p.done }
 func (p *Pool[T]) Claim() (T, bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.poke()
-	for n := len(p.members); n > 0; n = len(p.members) {
-		m := p.members[n-1]
-		p.members = p.members[:n-1]
-		if p.valid(m) {
-			p.stats.Hits++
-			return m.thing, true
+	defer time.AfterFunc(StandBack, func() { poke(p.wake) })
+	for {
+		id, ok := p.core.Claim(time.Now())
+		t := p.things[id]
+		if !ok {
+			return t, false
 		}
-		p.stats.Expired++
-		go m.thing.Close()
+		if p.alive(t) {
+			delete(p.things, id)
+			return t, true
+		}
+		p.core.Dead(id)
 	}
-	p.stats.Misses++
-	var none T
-	return none, false
 }
 
-// Stats returns the counts so far.
+// Configure changes what the pool keeps.
+func (p *Pool[T]) Configure(s Settings) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.core.Configure(s)
+	poke(p.wake)
+}
+
+// Prewarm keeps one more than the target until the given time.
+func (p *Pool[T]) Prewarm(until time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.core.Prewarm(until)
+	poke(p.wake)
+}
+
+// Check lets the pool look for members that no longer work, and try again what failed.
+func (p *Pool[T]) Check() { poke(p.wake) }
+
+// Stats returns the numbers so far.
 func (p *Pool[T]) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.stats
-	s.Idle = len(p.members)
-	return s
+	return p.core.Stats(time.Now())
 }
 
-func (p *Pool[T]) valid(m member[T]) bool {
-	young := p.cfg.MaxAge == 0 || time.Since(m.born) < p.cfg.MaxAge
-	return young && (p.cfg.Alive == nil || p.cfg.Alive(m.thing))
-}
-
-// fill makes what is missing and returns how long nothing will need doing.
-func (p *Pool[T]) fill(ctx context.Context) time.Duration {
-	p.expire()
-	for p.missing() > 0 && ctx.Err() == nil {
-		thing, err := p.cfg.Make(ctx)
-		if err != nil {
-			p.cfg.Log.Warn().Err(err).Msg("warm pool: make a member")
-			return p.cfg.Retry
-		}
-		p.mu.Lock()
-		p.members = append(p.members, member[T]{thing, time.Now()})
-		p.mu.Unlock()
+// Each calls do for every idle member, oldest first. A member may be claimed or dropped meanwhile.
+func (p *Pool[T]) Each(do func(T)) {
+	p.mu.Lock()
+	var idle []T
+	for _, id := range p.core.Members() {
+		idle = append(idle, p.things[id])
 	}
-	return time.Minute
+	p.mu.Unlock()
+	for _, t := range idle {
+		do(t)
+	}
 }
 
-func (p *Pool[T]) missing() int {
+func (p *Pool[T]) alive(t T) bool { return p.cfg.Alive == nil || p.cfg.Alive(t) }
+
+// step begins what is to be done and returns how long nothing else will be.
+func (p *Pool[T]) step(ctx context.Context) time.Duration {
+	var acts []Action
+	var gone []T
+	pause := checkEvery
+	p.cfg.Gate.take(p.wake, func(room int) (used int) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		now := time.Now()
+		p.core.Gone(func(id ID) bool { return !p.alive(p.things[id]) })
+		acts = p.core.Next(now, room)
+		for _, a := range acts {
+			if a.Kind == Make {
+				used++
+				continue
+			}
+			if t, ok := p.things[a.ID]; ok {
+				gone = append(gone, t)
+				delete(p.things, a.ID)
+			}
+			p.cfg.Log.Debug().Str("why", a.Why).Msg("warm pool: drop a member")
+		}
+		if at := p.core.Wake(now); !at.IsZero() {
+			pause = min(pause, at.Sub(now))
+		}
+		return used
+	})
+	for _, a := range acts {
+		if a.Kind == Make {
+			p.work.Go(func() { p.make(ctx, a) })
+		}
+	}
+	if len(gone) > 0 {
+		p.work.Go(func() { closeAll(gone) })
+	}
+	return pause
+}
+
+// make makes one member.
+func (p *Pool[T]) make(ctx context.Context, a Action) {
+	defer poke(p.wake)
+	defer p.cfg.Gate.give()
+	t, err := p.cfg.Make(ctx, a.Generation)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.cfg.Target - len(p.members)
-}
-
-// expire closes members that became invalid while idle; it collects under the lock and acts outside it.
-func (p *Pool[T]) expire() {
-	p.mu.Lock()
-	var keep, gone []member[T]
-	for _, m := range p.members {
-		if p.valid(m) {
-			keep = append(keep, m)
-		} else {
-			gone = append(gone, m)
+	if err != nil {
+		if ctx.Err() == nil {
+			p.cfg.Log.Warn().Err(err).Msg("warm pool: make a member")
 		}
+		p.core.Failed(time.Now(), a.ID, err.Error())
+		return
 	}
-	p.members, p.stats.Expired = keep, p.stats.Expired+len(gone)
-	p.mu.Unlock()
-	for _, m := range gone {
-		m.thing.Close()
-	}
+	p.things[a.ID] = t
+	p.core.Made(time.Now(), a.ID)
 }
 
+// drop closes what idles at the end.
 func (p *Pool[T]) drop() {
 	p.mu.Lock()
-	gone := p.members
-	p.members = nil
+	gone := slices.Collect(maps.Values(p.things))
+	p.things = map[ID]T{}
+	p.core.Gone(func(ID) bool { return true })
 	p.mu.Unlock()
-	for _, m := range gone {
-		m.thing.Close()
-	}
+	closeAll(gone)
 }
 
-func (p *Pool[T]) poke() {
-	select {
-	case p.wake <- struct{}{}:
-	default:
+func closeAll[T io.Closer](things []T) {
+	for _, t := range things {
+		t.Close() // its owner reports what fails
 	}
 }

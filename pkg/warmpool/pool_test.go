@@ -33,8 +33,8 @@ type bed struct {
 func start(target int, maxAge time.Duration) *bed {
 	b := &bed{}
 	b.pool = warmpool.New(warmpool.Config[thing]{
-		Target: target, MaxAge: maxAge,
-		Make: func(context.Context) (thing, error) {
+		Settings: warmpool.Settings{Target: target, MaxAge: maxAge},
+		Make: func(context.Context, string) (thing, error) {
 			if b.fail.Load() {
 				return thing{}, errors.New("no room")
 			}
@@ -63,7 +63,12 @@ func TestPool_Claim(t *testing.T) {
 				t.Fatal("claim of a filled pool missed")
 			}
 			synctest.Wait()
-			if got, want := b.pool.Stats(), (warmpool.Stats{Idle: 2, Hits: 1}); got != want {
+			if got, want := b.pool.Stats(), (warmpool.Stats{Idle: 1, Target: 2, Hits: 1}); got != want {
+				t.Errorf("stats beside what was claimed %+v, want %+v", got, want)
+			}
+			<-time.After(warmpool.StandBack) // the clock of the bubble
+			synctest.Wait()
+			if got, want := b.pool.Stats(), (warmpool.Stats{Idle: 2, Target: 2, Hits: 1, RefillLag: warmpool.StandBack, Oldest: warmpool.StandBack}); got != want {
 				t.Errorf("stats %+v, want %+v", got, want)
 			}
 		})
@@ -114,9 +119,13 @@ func TestPool_Run(t *testing.T) {
 			synctest.Wait()
 			b.fail.Store(true)
 			b.pool.Claim()
+			<-time.After(warmpool.StandBack) // the clock of the bubble
 			synctest.Wait()
+			if got := b.pool.Stats().Error; got == "" {
+				t.Error("nothing failed")
+			}
 			b.fail.Store(false)
-			<-time.After(2 * time.Second) // the clock of the bubble
+			<-time.After(warmpool.FirstBackoff) // the clock of the bubble
 			synctest.Wait()
 			if got := b.pool.Stats().Idle; got != 1 {
 				t.Errorf("%d idle after the failure passed, want 1", got)
@@ -130,6 +139,110 @@ func TestPool_Run(t *testing.T) {
 			b.end()
 			if got := b.closed.Load(); got != 4 {
 				t.Errorf("%d closed at the end, want 4", got)
+			}
+		})
+	})
+}
+
+// Bubbles of several pools that make at most two members at once together; one pool's makers hang or fail.
+func TestGate(t *testing.T) {
+	t.Run("AtMostSoMany", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			gate := warmpool.NewGate(2)
+			var now, most, closed atomic.Int32
+			pools := make([]*warmpool.Pool[thing], 4)
+			ctx, cancel := context.WithCancel(context.Background())
+			for i := range pools {
+				pools[i] = warmpool.New(warmpool.Config[thing]{
+					Settings: warmpool.Settings{Target: 5, Making: 5}, Gate: gate,
+					Make: func(context.Context, string) (thing, error) {
+						most.Store(max(most.Load(), now.Add(1)))
+						defer now.Add(-1)
+						<-time.After(time.Second)
+						return thing{closed: &closed}, nil
+					},
+				})
+				go pools[i].Run(ctx)
+			}
+			<-time.After(time.Minute)
+			for i, p := range pools {
+				if got := p.Stats().Idle; got != 5 {
+					t.Errorf("pool %d has %d idle, want 5", i, got)
+				}
+			}
+			if got := most.Load(); got != 2 {
+				t.Errorf("%d were made at once, want 2", got)
+			}
+			cancel()
+			for _, p := range pools {
+				p.Wait()
+			}
+			if got := closed.Load(); got != 20 {
+				t.Errorf("%d closed at the end, want 20", got)
+			}
+		})
+	})
+	t.Run("FailuresOfOnePoolHoldNoOtherUp", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			gate := warmpool.NewGate(1)
+			var tries, closed atomic.Int32
+			ctx, cancel := context.WithCancel(context.Background())
+			broken := warmpool.New(warmpool.Config[thing]{
+				Settings: warmpool.Settings{Target: 3, Making: 2}, Gate: gate,
+				Make: func(context.Context, string) (thing, error) {
+					tries.Add(1)
+					return thing{}, errors.New("no space left on device")
+				},
+			})
+			good := warmpool.New(warmpool.Config[thing]{
+				Settings: warmpool.Settings{Target: 3, Making: 2}, Gate: gate,
+				Make: func(context.Context, string) (thing, error) { return thing{closed: &closed}, nil },
+			})
+			go broken.Run(ctx)
+			go good.Run(ctx)
+			<-time.After(10 * time.Minute)
+			if got := good.Stats().Idle; got != 3 {
+				t.Errorf("the good pool has %d idle, want 3", got)
+			}
+			if got := tries.Load(); got < 10 || got > 20 {
+				t.Errorf("%d tries in ten minutes, want about 15: 6 in the first minute, then one a minute", got)
+			}
+			if got := broken.Stats().Error; got != "no space left on device" {
+				t.Errorf("the broken pool says %q", got)
+			}
+			cancel()
+			broken.Wait()
+			good.Wait()
+		})
+	})
+}
+
+func TestPool_Configure(t *testing.T) {
+	t.Run("RollsToAnotherGeneration", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := start(3, 0)
+			defer b.end()
+			synctest.Wait()
+			b.pool.Configure(warmpool.Settings{Target: 3, Generation: "b"})
+			synctest.Wait()
+			if got, want := b.closed.Load(), int32(3); got != want {
+				t.Errorf("%d of the former generation closed, want %d", got, want)
+			}
+			if got, _ := b.pool.Claim(); got.id <= 3 {
+				t.Errorf("claimed member %d of the former generation", got.id)
+			}
+		})
+	})
+	t.Run("DeadOneIsReplacedAtOnce", func(t *testing.T) {
+		synctest.Test(t, func(t *testing.T) {
+			b := start(2, 0)
+			defer b.end()
+			synctest.Wait()
+			b.dead.Store(1)
+			b.pool.Check()
+			synctest.Wait()
+			if got := b.pool.Stats(); got.Idle != 2 || got.Wasted != 1 || b.made.Load() != 3 {
+				t.Errorf("stats %+v after one died, %d made; want 2 idle, 1 wasted, 3 made", got, b.made.Load())
 			}
 		})
 	})

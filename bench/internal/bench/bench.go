@@ -20,7 +20,7 @@ type Benchmark struct {
 type Env struct {
 	// Dir is an empty directory on the file system that is measured, removed afterwards.
 	Dir string
-	// Bin holds programs of the fleet: worker and warmfleet-init, if they could be built. The
+	// Bin holds programs of the fleet: warmfleet, worker and warmfleet-init, if they could be built. The
 	// running executable lies there too, so that sandboxes start with the lean init.
 	Bin string
 	// Quick asks for as few samples as show that everything runs.

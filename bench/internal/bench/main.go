@@ -36,10 +36,15 @@ func Main(benchmarks ...Benchmark) int {
 	flag.BoolVar(&o.json, "json", false, "print one JSON object a row")
 	flag.BoolVar(&o.quick, "quick", false, "take few samples: only shows that everything runs")
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	dir := os.Getenv(childVar)
+	signals := []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}
+	if dir == "" { // a child has connections, and one whose other end is gone is no reason to stop
+		signals = append(signals, syscall.SIGPIPE)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), signals...)
 	defer stop()
 	run := func() error { return parent(ctx, o, benchmarks) }
-	if dir := os.Getenv(childVar); dir != "" {
+	if dir != "" {
 		run = func() error { return child(ctx, dir, o, benchmarks) }
 	}
 	if err := run(); err != nil {
@@ -106,7 +111,11 @@ func programs(ctx context.Context, dir string) (self string, err error) {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return "", err
 	}
-	build := exec.CommandContext(ctx, "go", "build", "-buildvcs=false", "-o", dir+"/", "github.com/warmfleet/warmfleet/cmd/warmfleet-init", "github.com/warmfleet/warmfleet/cmd/worker")
+	args := []string{"build", "-buildvcs=false", "-o", dir + "/"}
+	for _, name := range []string{"warmfleet", "warmfleet-init", "worker"} {
+		args = append(args, "github.com/warmfleet/warmfleet/cmd/"+name)
+	}
+	build := exec.CommandContext(ctx, "go", args...)
 	if out, err := build.CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "bench: going on with this executable as init, %v: %s\n", err, out)
 	}

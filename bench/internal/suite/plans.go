@@ -11,11 +11,23 @@ import (
 
 // onePlan is the JSON of a plan with one step that changes nothing outside its sandbox.
 func onePlan(r plan.Resource, script string) []byte {
-	p := &plan.Plan{
-		Version: plan.Version, Name: "bench", Resource: &r, Strategy: plan.CopyOnWrite, Apply: plan.ApplyNever,
+	p := planOf(script)
+	p.Resource = &r
+	return p.Canonical()
+}
+
+// poolPlan is the same in a sandbox of a pool.
+func poolPlan(pool, script string) []byte {
+	p := planOf(script)
+	p.Pool = pool
+	return p.Canonical()
+}
+
+func planOf(script string) *plan.Plan {
+	return &plan.Plan{
+		Version: plan.Version, Name: "bench", Strategy: plan.CopyOnWrite, Apply: plan.ApplyNever,
 		Steps: []plan.Step{{ID: "step", Run: script, Shell: shell()}},
 	}
-	return p.Canonical()
 }
 
 // shell runs scripts, in sandboxes and for peers alike.

@@ -81,16 +81,38 @@ func (s *server) run(service func(ctx context.Context, ready func()) error) erro
 // schedule runs a scheduler.
 func (s *server) schedule() error { return s.run(s.Scheduler(0, zerolog.Nop()).Run) }
 
-// work runs a worker in this process that allows one path.
+// work runs a worker in this process.
 func (s *server) work(ctx context.Context, dir string, cfg worker.Config) error {
-	cfg.Name, cfg.HostID, cfg.StateDir, cfg.Isolation, cfg.DrainTimeout = "bench", hostID, filepath.Join(dir, "worker"), worker.Preferred, time.Second
-	w, err := s.Worker(ctx, cfg, zerolog.Nop())
-	if err != nil {
-		return err
+	_, err := s.hire(ctx, dir, cfg, zerolog.Nop())
+	return err
+}
+
+// hired is a worker in this process that can be stopped before the server is.
+type hired struct {
+	*worker.Worker
+	stop func() // returns when it has ended
+}
+
+// hire runs a worker whose state lies below dir.
+func (s *server) hire(ctx context.Context, dir string, cfg worker.Config, log zerolog.Logger) (*hired, error) {
+	if cfg.Name == "" {
+		cfg.Name = "bench"
 	}
-	return s.run(func(ctx context.Context, ready func()) error {
+	cfg.HostID, cfg.StateDir, cfg.Isolation, cfg.DrainTimeout = hostID, filepath.Join(dir, "worker"), worker.Preferred, time.Second
+	w, err := s.Worker(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	life, leave := context.WithCancel(s.life)
+	h := &hired{Worker: w, stop: func() {
+		leave()
+		<-ended
+	}}
+	return h, s.run(func(_ context.Context, ready func()) error {
+		defer close(ended)
 		defer w.Close()
-		return w.Run(ctx, ready)
+		return w.Run(life, ready)
 	})
 }
 

@@ -22,6 +22,8 @@ import (
 const (
 	// stamp prints when the program that a step or a peer was asked to run came to run.
 	stamp = "exec date +%s%N"
+	// rawPeer is what a submission is compared with.
+	rawPeer = "JetStream publish to deliver, fork and exec"
 	// settled is how long a fleet is left alone between plans: the pool is filled again, and
 	// what a plan leaves to do is done.
 	settled = 100 * time.Millisecond
@@ -87,31 +89,38 @@ func starts(ctx context.Context, e *bench.Env, how starting) error {
 		return err
 	}
 	stages := stageTimes{}
+	body := onePlan(plan.Resource{Path: how.tree, Host: hostID}, stamp)
 	got, err := bench.InTurn(ctx, pick(e, 100, 3),
-		func(ctx context.Context) (time.Duration, error) { return s.startOne(ctx, f, how.tree, stages) },
+		func(ctx context.Context) (time.Duration, error) {
+			time.Sleep(settled)
+			return s.startOne(ctx, f, body, stages)
+		},
 		func(ctx context.Context) (time.Duration, error) { return raw.startOne(ctx) },
 	)
 	if err != nil {
 		return err
 	}
 	err = e.Add(bench.Result{
-		What: "submit to first process, " + how.what, Ours: got[0],
-		Peer: "JetStream publish to deliver, fork and exec", Theirs: got[1], Target: how.target,
+		What: "submit to first process, " + how.what, Ours: got[0], Peer: rawPeer, Theirs: got[1], Target: how.target,
 	})
-	for _, typ := range []string{events.TypeAccepted, events.TypeClaimed, events.TypeStepStarted} {
-		err = errors.Join(err, e.Add(bench.Result{What: "... submit to its event " + typ, Ours: stages[typ]}))
-	}
-	return err
+	return errors.Join(err, stages.add(e))
 }
 
 // stageTimes are times from the submission to each type of event.
 type stageTimes map[string]bench.Samples
 
-// startOne runs a plan and returns the time from its submission to its first process.
-func (s *server) startOne(ctx context.Context, f *follower, dir string, stages stageTimes) (time.Duration, error) {
-	time.Sleep(settled)
+// add adds a row for each of those that lie on the way to the first process.
+func (t stageTimes) add(e *bench.Env) error {
+	var err error
+	for _, typ := range []string{events.TypeAccepted, events.TypeClaimed, events.TypeStepStarted} {
+		err = errors.Join(err, e.Add(bench.Result{What: "... submit to its event " + typ, Ours: t[typ]}))
+	}
+	return err
+}
+
+// startOne runs a plan whose step is stamp and returns the time from its submission to its first process.
+func (s *server) startOne(ctx context.Context, f *follower, body []byte, stages stageTimes) (time.Duration, error) {
 	id := events.NewID()
-	body := onePlan(plan.Resource{Path: dir, Host: hostID}, stamp)
 	began := time.Now()
 	records, err := s.finish(ctx, f, id, body)
 	if err != nil {
@@ -122,6 +131,11 @@ func (s *server) startOne(ctx context.Context, f *follower, dir string, stages s
 		times.Take(r.Event.Time.Sub(began))
 		stages[r.Event.Kind()] = times
 	}
+	return s.firstProcess(ctx, id, began)
+}
+
+// firstProcess is how long after a moment the step of a plan began that has ended.
+func (s *server) firstProcess(ctx context.Context, id string, began time.Time) (time.Duration, error) {
 	var out bytes.Buffer
 	for c, err := range s.Output.Read(ctx, events.OutputQuery{PlanID: id}) {
 		if err != nil {

@@ -16,7 +16,7 @@ import (
 
 // All is every benchmark, in the order of the design.
 func All() []bench.Benchmark {
-	return []bench.Benchmark{Start(), Command(), Sandbox(), Checkpoint(), Rollback(), Base(), Throughput(), Recovery()}
+	return []bench.Benchmark{Start(), Exec(), Pool(), Checkpoint(), Rollback(), Base(), Throughput(), Recovery()}
 }
 
 // pick is n, or few if the run is to be quick.

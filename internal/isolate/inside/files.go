@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -25,6 +26,7 @@ const (
 type fileCall struct {
 	frame wire.Frame
 	dir   string
+	root  int // the workspace as a view that is not at dir; -1: it is
 }
 
 // files answers requests for files of the workspace, on a thread that is as powerless as
@@ -70,11 +72,14 @@ func (f *files) answer(j fileCall) error {
 	if j.dir == "" {
 		return errNoWorkspace
 	}
-	root, err := unix.Open(j.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
+	root := j.root
+	if root < 0 {
+		var err error
+		if root, err = unix.Open(j.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+			return err
+		}
+		defer unix.Close(root)
 	}
-	defer unix.Close(root)
 	if j.frame.Kind == wire.KindChange {
 		return f.change(root, j.frame)
 	}
@@ -111,7 +116,14 @@ func (f *files) answer(j fileCall) error {
 	if f.spec.NoSetuid && m.Mode&setidBits != 0 {
 		return unix.EPERM
 	}
-	if err := writeFile(root, m); err != nil {
+	var content io.Reader = bytes.NewReader(m.Content)
+	if m.From {
+		if len(j.frame.Files) != 1 {
+			return fmt.Errorf("write from %d descriptors", len(j.frame.Files))
+		}
+		content = j.frame.Files[0]
+	}
+	if err := writeFile(root, m, content); err != nil {
 		return err
 	}
 	return f.conn.Send(j.frame.ID, wire.KindDone, nil)
@@ -125,7 +137,43 @@ func readFile(root int, m wire.File) (wire.Content, error) {
 	}
 	file := os.NewFile(uintptr(fd), m.Path)
 	defer file.Close()
+	if m.Part {
+		return partOf(file, m)
+	}
 	return contentOf(file, m.Max)
+}
+
+// partOf reads a part of a file, which must not change between the parts: what a reader puts together was there at one moment.
+func partOf(file *os.File, m wire.File) (wire.Content, error) {
+	before, err := stampOf(file)
+	if err != nil {
+		return wire.Content{}, err
+	}
+	if m.Stamp != "" && m.Stamp != before.Stamp {
+		return wire.Content{}, unix.ESTALE
+	}
+	buf := make([]byte, max(0, min(m.Max, before.Size-m.Offset)))
+	n, err := file.ReadAt(buf, m.Offset)
+	if err != nil && err != io.EOF {
+		return wire.Content{}, err
+	}
+	after, err := stampOf(file)
+	if err == nil && after.Stamp != before.Stamp {
+		err = unix.ESTALE
+	}
+	before.Data = buf[:n]
+	return before, err
+}
+
+// stampOf describes a regular file. Its time of change can't be set back, as that of its content can. A checkpoint mounts the
+// workspace anew, so the device says nothing.
+func stampOf(file *os.File) (wire.Content, error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil {
+		return wire.Content{}, err
+	}
+	stamp := fmt.Sprintf("%d-%d-%d", st.Ino, st.Size, st.Ctim.Nano())
+	return wire.Content{Mode: uint64(st.Mode), Size: st.Size, Stamp: stamp}, regular(st)
 }
 
 // regular refuses what has no content of its own.
@@ -185,7 +233,7 @@ func listDir(root int, name string) (wire.Infos, error) {
 
 // writeFile replaces a file whole: readers see the old content or the new. A link as the
 // last element is written through, as far as it leads below the root.
-func writeFile(root int, m wire.File) error {
+func writeFile(root int, m wire.File, content io.Reader) error {
 	dir, base, err := resolveParent(root, m)
 	if err != nil {
 		return err
@@ -208,7 +256,7 @@ func writeFile(root int, m wire.File) error {
 			mode = st.Mode & 0o7777
 		}
 	}
-	return replace(dir, base, m.Content, mode)
+	return replace(dir, base, content, mode)
 }
 
 // resolveParent opens the directory that holds the file and names the file in it.
@@ -261,7 +309,7 @@ func openDir(root int, name string, make bool) (int, error) {
 	return openIn(root, name, flags, 0)
 }
 
-func replace(dir int, base string, content []byte, mode uint32) error {
+func replace(dir int, base string, content io.Reader, mode uint32) error {
 	temp := fmt.Sprintf(".%.200s.%d.tmp", base, os.Getpid())
 	unix.Unlinkat(dir, temp, 0) // of a crash
 	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -269,7 +317,7 @@ func replace(dir int, base string, content []byte, mode uint32) error {
 		return err
 	}
 	file := os.NewFile(uintptr(fd), temp)
-	_, err = file.Write(content)
+	_, err = io.Copy(file, content)
 	if err == nil {
 		err = unix.Fchmod(fd, mode)
 	}

@@ -38,6 +38,10 @@ type server struct {
 	commands *commands
 	files    *files
 	dir      string // the workspace as this process sees it; "" when none is attached
+	held     bool   // only what is marked Sync may write to it
+	gate     *compartment
+	paused   map[int]bool // while everything is stopped: what had been before; else nil
+	listener int          // what spec.Listen asks for, until it was handed on; -1
 }
 
 // Run serves the control socket until the other end is gone, and returns the exit code.
@@ -52,12 +56,12 @@ func Run(control *os.File) int {
 	if err != nil {
 		return 1
 	}
-	s := &server{conn: conn}
+	s := &server{conn: conn, listener: -1}
 	if err := s.start(frame); err != nil {
 		conn.Send(frame.ID, wire.KindFailed, failure(err))
 		return 1
 	}
-	if conn.Send(frame.ID, wire.KindReady, &wire.Ready{Version: wire.Version}) != nil {
+	if s.sayReady(frame.ID) != nil {
 		return 1
 	}
 	debug.SetGCPercent(50)
@@ -77,7 +81,7 @@ func Run(control *os.File) int {
 
 // start makes the sandbox. What is not private to it yet was made by the parent's clone.
 func (s *server) start(frame wire.Frame) error {
-	defer frame.Close()
+	defer func() { frame.Close() }()
 	if frame.Kind != wire.KindSpec {
 		return fmt.Errorf("unexpected first frame %d", frame.Kind)
 	}
@@ -87,8 +91,14 @@ func (s *server) start(frame wire.Frame) error {
 	if s.spec.Version != wire.Version {
 		return fmt.Errorf("protocol version %d, want %d: the programs are of different builds", s.spec.Version, wire.Version)
 	}
+	into, err := entranceOf(s.spec, &frame)
+	if err != nil {
+		return err
+	}
 	unix.Umask(0)
+	s.commands = &commands{conn: s.conn, spec: s.spec, reap: namespaceReaper{}, into: into, self: selfExe}
 	if s.spec.Bare {
+		s.commands.reap = treeReaper{}
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return fmt.Errorf("become subreaper: %w", err)
 		}
@@ -98,12 +108,7 @@ func (s *server) start(frame wire.Frame) error {
 	}
 	unix.Umask(0o022)
 	unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{})
-	reap := reaper(namespaceReaper{})
-	if s.spec.Bare {
-		reap = treeReaper{}
-	}
-	var err error
-	if s.commands, err = startCommands(s.conn, s.spec, reap); err != nil {
+	if err := startCommands(s.commands); err != nil {
 		return err
 	}
 	s.files = newFiles(s.conn, s.spec)
@@ -118,6 +123,10 @@ func (s *server) isolate(frame wire.Frame) error {
 	for _, f := range frame.Files {
 		exposed = append(exposed, int(f.Fd()))
 	}
+	var err error
+	if s.commands.self, err = ownProgram(); err != nil {
+		return err
+	}
 	if err := buildRoot(s.spec, exposed); err != nil {
 		return err
 	}
@@ -127,6 +136,12 @@ func (s *server) isolate(frame wire.Frame) error {
 	if !s.spec.Network {
 		if err := loopbackUp(); err != nil {
 			return fmt.Errorf("bring loopback up: %w", err)
+		}
+	}
+	if s.spec.Listen != 0 {
+		var err error
+		if s.listener, err = listen(int(s.spec.Listen)); err != nil {
+			return fmt.Errorf("listen on port %d of the loopback: %w", s.spec.Listen, err)
 		}
 	}
 	if err := unix.Sethostname([]byte("sandbox")); err != nil {
@@ -169,10 +184,20 @@ func loopbackUp() error {
 func (s *server) handle(frame wire.Frame) {
 	switch frame.Kind {
 	case wire.KindExec:
-		s.commands.submit(newCommand(frame, s.dir))
+		s.commands.submit(newCommand(frame, s.dir, s.gate))
 		return
 	case wire.KindRead, wire.KindWrite, wire.KindStat, wire.KindList, wire.KindLook, wire.KindChange:
-		s.files.submit(fileCall{frame: frame, dir: s.dir})
+		call, err := s.fileCallOf(frame)
+		if err == nil {
+			s.files.submit(call)
+			return
+		}
+		frame.Close()
+		s.conn.Send(frame.ID, wire.KindFailed, failure(err))
+		return
+	case wire.KindDetached:
+		frame.Close()
+		s.conn.Send(frame.ID, wire.KindDetached, &wire.Detached{Count: uint64(s.commands.detached())})
 		return
 	}
 	defer frame.Close()
@@ -182,6 +207,14 @@ func (s *server) handle(frame wire.Frame) {
 		err = s.attach(frame)
 	case wire.KindDetach:
 		err = s.detach()
+	case wire.KindHold:
+		err = s.hold()
+	case wire.KindRelease:
+		err = s.release()
+	case wire.KindPause:
+		err = s.pause()
+	case wire.KindResume:
+		err = s.resume()
 	case wire.KindSignal:
 		var m wire.Signal
 		if err = frame.Decode(&m); err == nil {
@@ -220,7 +253,15 @@ func (s *server) attach(frame wire.Frame) error {
 		return err
 	}
 	s.dir = workspace
-	return nil
+	if !s.held {
+		return nil
+	}
+	err := s.closeGate()
+	if err != nil {
+		s.dir = ""
+		err = errors.Join(err, unix.Unmount(workspace, unix.UMOUNT_NOFOLLOW))
+	}
+	return err
 }
 
 // detach kills what runs and unmounts, never lazily: afterwards nothing can write to the layers.
@@ -230,6 +271,7 @@ func (s *server) detach() error {
 	}
 	s.commands.killAndWait()
 	s.files.wait()
+	s.dropGate()
 	if s.spec.Bare {
 		s.dir = ""
 		return nil
@@ -241,7 +283,11 @@ func (s *server) detach() error {
 			break
 		}
 		if err != unix.EBUSY || time.Now().After(end) {
-			return fmt.Errorf("unmount workspace: %w", err)
+			err = fmt.Errorf("unmount workspace: %w", err)
+			if s.held {
+				err = errors.Join(err, setReadOnly(false), s.closeGate())
+			}
+			return err
 		}
 		time.Sleep(pause)
 	}

@@ -3,6 +3,7 @@ package inside
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -11,13 +12,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// reaper starts what commands are made of, and reaches every process that came of them.
+// reaper starts what commands are made of, and reaches every process that came of them,
+// but for the trees of the detached processes that are given as spared.
 type reaper interface {
 	// fork calls start with signals as a command should find them.
 	fork(start func() (int, error)) (int, error)
-	signal(syscall.Signal)
-	// killAll returns when no child is left.
-	killAll()
+	signal(sig syscall.Signal, spared map[int]bool)
+	// killAll returns when nothing is left but what is spared. ended is told of every child that was reaped.
+	killAll(spared func() map[int]bool, ended func(pid int))
+	// count is how many processes and threads it reaches.
+	count() int
 }
 
 // namespaceReaper relies on the process namespace: everything in it but process 1 belongs
@@ -26,18 +30,46 @@ type namespaceReaper struct{}
 
 func (namespaceReaper) fork(start func() (int, error)) (int, error) { return withLibrarySignals(start) }
 
-func (namespaceReaper) signal(sig syscall.Signal) { unix.Kill(-1, sig) }
+// signal stops everything for a moment before it kills around spared trees: what is stopped
+// does not fork while /proc is walked.
+func (namespaceReaper) signal(sig syscall.Signal, spared map[int]bool) {
+	if len(spared) == 0 {
+		unix.Kill(-1, sig)
+		return
+	}
+	if sig == unix.SIGKILL {
+		unix.Kill(-1, unix.SIGSTOP)
+		defer unix.Kill(-1, unix.SIGCONT)
+	}
+	others, _ := outsiders(spared)
+	for _, pid := range others {
+		unix.Kill(pid, sig)
+	}
+}
 
-func (r namespaceReaper) killAll() {
-	for reapEnded() {
-		r.signal(unix.SIGKILL)
-		syscall.Wait4(-1, nil, 0, nil)
+func (namespaceReaper) count() int { return tasksOf(func(pid int) bool { return pid != os.Getpid() }) }
+
+func (r namespaceReaper) killAll(spared func() map[int]bool, ended func(pid int)) {
+	for reapEnded(ended) {
+		keep := spared()
+		if len(keep) == 0 {
+			r.signal(unix.SIGKILL, nil)
+			if pid, err := syscall.Wait4(-1, nil, 0, nil); err == nil {
+				ended(pid)
+			}
+			continue
+		}
+		if others, sure := outsiders(keep); sure && len(others) == 0 {
+			return
+		}
+		r.signal(unix.SIGKILL, keep)
+		time.Sleep(time.Millisecond)
 	}
 }
 
 // reapEnded reaps children that have ended and says whether any child is left. Whatever
 // commands started descends from a child of this process, so none means nothing is left.
-func reapEnded() bool {
+func reapEnded(ended func(pid int)) bool {
 	for {
 		pid, err := syscall.Wait4(-1, nil, unix.WNOHANG, nil)
 		switch {
@@ -46,6 +78,8 @@ func reapEnded() bool {
 			return false
 		case pid == 0:
 			return true
+		default:
+			ended(pid)
 		}
 	}
 }
@@ -57,34 +91,93 @@ type treeReaper struct{}
 
 func (treeReaper) fork(start func() (int, error)) (int, error) { return start() }
 
-func (treeReaper) signal(sig syscall.Signal) {
-	for _, pid := range Descendants(os.Getpid()) {
+func (treeReaper) signal(sig syscall.Signal, spared map[int]bool) {
+	others, _ := outsiders(spared)
+	for _, pid := range others {
 		unix.Kill(pid, sig)
 	}
 }
 
-func (r treeReaper) killAll() {
-	for reapEnded() {
-		r.signal(unix.SIGKILL)
+func (treeReaper) count() int {
+	others, _ := outsiders(nil)
+	return tasksOf(func(pid int) bool { return slices.Contains(others, pid) })
+}
+
+func (r treeReaper) killAll(spared func() map[int]bool, ended func(pid int)) {
+	for reapEnded(ended) {
+		keep := spared()
+		if others, _ := outsiders(keep); len(keep) > 0 && len(others) == 0 {
+			return
+		}
+		r.signal(unix.SIGKILL, keep)
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// Descendants lists the processes below pid.
-func Descendants(pid int) []int {
+// tasksOf counts the threads of the processes that can be seen and are wanted.
+func tasksOf(wanted func(pid int) bool) int {
+	tasks := 0
+	for pid := range parentsOfAll() {
+		if !wanted(pid) {
+			continue
+		}
+		threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+		if err == nil {
+			tasks += len(threads)
+		}
+	}
+	return tasks
+}
+
+// outsiders lists the processes below this one that are in no spared tree, parents first:
+// killed in this order, none gets to act on the end of a child. A spared process adopts
+// the orphans of its tree, so a chain of parents tells which is which; sure is false when
+// one was broken, by a process that ended while the list was read.
+func outsiders(spared map[int]bool) (pids []int, sure bool) {
+	parents, self := parentsOfAll(), os.Getpid()
+	depths := map[int]int{}
+	sure = true
+	for pid := range parents {
+		at, ok := pid, true
+		for ok && at != self && !spared[at] && at > 1 {
+			at, ok = parents[at]
+			depths[pid]++
+		}
+		switch {
+		case !ok:
+			sure = false
+		case at == self && pid != self:
+			pids = append(pids, pid)
+		}
+	}
+	slices.SortFunc(pids, func(a, b int) int { return depths[a] - depths[b] })
+	return pids, sure
+}
+
+// parentsOfAll maps each process that can be seen to its parent.
+func parentsOfAll() map[int]int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
 		return nil
 	}
-	children := map[int][]int{}
+	parents := map[int]int{}
 	for _, e := range entries {
-		child, err := strconv.Atoi(e.Name())
+		pid, err := strconv.Atoi(e.Name())
 		if err != nil {
 			continue
 		}
-		if parent, ok := ParentOf(child); ok {
-			children[parent] = append(children[parent], child)
+		if parent, ok := ParentOf(pid); ok {
+			parents[pid] = parent
 		}
+	}
+	return parents
+}
+
+// Descendants lists the processes below pid.
+func Descendants(pid int) []int {
+	children := map[int][]int{}
+	for child, parent := range parentsOfAll() {
+		children[parent] = append(children[parent], child)
 	}
 	var out []int
 	for queue := children[pid]; len(queue) > 0; {

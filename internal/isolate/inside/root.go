@@ -17,8 +17,12 @@ import (
 const (
 	home      = "/home/sandbox"
 	workspace = "/workspace"
-	readOnly  = mountfd.Safe | unix.MOUNT_ATTR_RDONLY
-	deviceBit = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
+	// cachesPath is isolate.CachesDir.
+	cachesPath = "/cache"
+	readOnly   = mountfd.Safe | unix.MOUNT_ATTR_RDONLY
+	deviceBit  = unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NOEXEC
+	// device is a device of the host: written to all the same, but its times stay.
+	device = deviceBit | unix.MOUNT_ATTR_RDONLY
 )
 
 // systemDirs are bound, or made again where they are links into /usr.
@@ -60,7 +64,7 @@ type builder struct {
 }
 
 // buildRoot replaces the root of this mount namespace by the sandbox's. The descriptors
-// are the mounts of spec.Expose when spec.Mounted.
+// are the mounts of spec.Expose when spec.Mounted, then those of spec.Caches.
 func buildRoot(spec wire.Spec, exposed []int) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("make mounts private: %w", err)
@@ -99,7 +103,7 @@ func (b *builder) collect(exposed []int) error {
 		}
 	}
 	for _, name := range devices() {
-		if err := b.take("/dev/"+name, "dev/"+name, deviceBit); err != nil {
+		if err := b.take("/dev/"+name, "dev/"+name, device); err != nil {
 			return err
 		}
 	}
@@ -120,6 +124,21 @@ func (b *builder) collect(exposed []int) error {
 			return fmt.Errorf("expose %q: %w", dir, err)
 		}
 		b.exposed = append(b.exposed, source{path: target, fd: fd})
+	}
+	return b.takeCaches(exposed)
+}
+
+// takeCaches takes the last descriptors. They come from a worker's mounter, so their attributes are set again here.
+func (b *builder) takeCaches(fds []int) error {
+	if len(fds) < len(b.spec.Caches) {
+		return fmt.Errorf("%d descriptors, %d caches", len(fds), len(b.spec.Caches))
+	}
+	fds = fds[len(fds)-len(b.spec.Caches):]
+	for i, name := range b.spec.Caches {
+		if err := mountfd.SetAttr(fds[i], unix.MountAttr{Attr_set: mountfd.Safe}); err != nil {
+			return fmt.Errorf("restrict cache %q: %w", name, err)
+		}
+		b.exposed = append(b.exposed, source{path: cachesPath[1:] + "/" + name, fd: fds[i]})
 	}
 	return nil
 }
@@ -150,7 +169,7 @@ func (b *builder) take(from, to string, attr uint64) error {
 }
 
 func (b *builder) skeleton() error {
-	for _, dir := range []string{"proc", "dev/pts", "dev/shm", "tmp", "etc", home[1:], "run", "var", workspace[1:]} {
+	for _, dir := range []string{"proc", "dev/pts", "dev/shm", "tmp", "etc", home[1:], secretsPath[1:], "var", workspace[1:]} {
 		if err := b.mkdirs(dir); err != nil {
 			return err
 		}
@@ -269,8 +288,17 @@ func (b *builder) dev() error {
 	return mountfd.Attach(fd, b.root, "dev/pts")
 }
 
+// maskedFiles of /proc tell of the machine, not of the sandbox: the list of the OCI runtimes, the command line of the
+// kernel, which may hold secrets, and names of swap files.
+func maskedFiles() []string {
+	return []string{
+		"kcore", "keys", "key-users", "kallsyms", "kmsg", "timer_list", "timer_stats", "sched_debug", "latency_stats", "interrupts",
+		"vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup", "cmdline", "swaps",
+	}
+}
+
 // proc mounts a fresh /proc, forbids nested user namespaces, and closes what reaches
-// beyond the sandbox. The lists are those of the OCI runtimes.
+// beyond the sandbox.
 func (b *builder) proc() error {
 	fd, err := mountfd.New("proc", mountfd.Safe|unix.MOUNT_ATTR_NOEXEC)
 	if err != nil {
@@ -288,13 +316,13 @@ func (b *builder) proc() error {
 			return err
 		}
 	}
-	for _, name := range []string{"kcore", "keys", "key-users", "kallsyms", "kmsg", "timer_list", "sched_debug", "latency_stats", "vmallocinfo", "kpagecount", "kpageflags", "kpagecgroup"} {
-		if err := b.cover("dev/null", "proc/"+name, deviceBit); err != nil {
+	for _, name := range maskedFiles() {
+		if err := b.cover("dev/null", "proc/"+name, device); err != nil {
 			return err
 		}
 	}
 	for _, name := range []string{"acpi", "asound", "scsi"} {
-		if err := b.cover("run", "proc/"+name, readOnly); err != nil {
+		if err := b.cover(secretsPath[1:], "proc/"+name, readOnly); err != nil {
 			return err
 		}
 	}

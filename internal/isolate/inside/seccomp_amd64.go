@@ -19,10 +19,17 @@ func modeCalls() []modeCall {
 }
 
 // foreignNumbers refuses the x32 calls, which share the architecture and differ in number.
+// -1 is nobody's: programs that trace others use it.
 func foreignNumbers() []unix.SockFilter {
-	const x32Bit = 0x40000000
+	const x32Bit, none = 0x40000000, 0xffffffff
 	return []unix.SockFilter{
-		{Code: unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K, K: x32Bit, Jf: 1},
-		{Code: unix.BPF_RET | unix.BPF_K, K: seccompKill},
+		{Code: bpfJeq, K: none, Jt: 2},
+		{Code: bpfJset, K: x32Bit, Jf: 1},
+		{Code: bpfRet, K: seccompKill},
 	}
+}
+
+// refusedHere are the calls that only this architecture has.
+func refusedHere() []uint32 {
+	return []uint32{unix.SYS_IOPL, unix.SYS_IOPERM, unix.SYS_USELIB, unix.SYS__SYSCTL, unix.SYS_CREATE_MODULE}
 }

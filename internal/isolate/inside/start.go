@@ -16,7 +16,7 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 var (
 	errEmptyCommand = errors.New("empty command")
-	errAborted      = errors.New("not started: the sandbox is being detached")
+	errAborted      = errors.New("not started: it was ended before")
 )
 
 // openBelow opens a path with the workspace as its root: links and ".." never lead out.
@@ -45,6 +45,9 @@ func openIn(root int, name string, flags, mode uint64) (int, error) {
 		}
 	}
 }
+
+// LookPath finds a program as commands of this process's environment are found.
+func LookPath(name string) (string, error) { return lookPath(name, os.Environ()) }
 
 // lookPath finds a program as execvp does, with the command's own PATH.
 func lookPath(name string, env []string) (string, error) {

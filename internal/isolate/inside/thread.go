@@ -33,6 +33,20 @@ func confine(spec wire.Spec) error {
 	return nil
 }
 
+// becomeCommand makes the calling thread what commands are forked from, in their control groups; see confine.
+func becomeCommand(spec wire.Spec, into entrance) error {
+	if err := into.enter(); err != nil {
+		return err
+	}
+	if err := confine(spec); err != nil {
+		return err
+	}
+	if spec.Bare {
+		return nil
+	}
+	return refuseCalls(spec.NoSetuid)
+}
+
 // dropCapabilities empties all five sets of the thread.
 func dropCapabilities() error {
 	for c := uintptr(0); c < 64; c++ {

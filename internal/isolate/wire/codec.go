@@ -98,6 +98,23 @@ func (c *codec) strings(v *[]string) {
 	}
 }
 
+// list sends or takes a list of messages.
+func list[T any](c *codec, items []T, fields func(*T, *codec)) []T {
+	n := uint64(len(items))
+	c.uint(&n)
+	if c.read {
+		if n > uint64(len(c.buf)) {
+			c.fail()
+			return nil
+		}
+		items = make([]T, n)
+	}
+	for i := range items {
+		fields(&items[i], c)
+	}
+	return items
+}
+
 func (c *codec) fail() {
 	c.buf = nil
 	if c.err == nil {

@@ -18,7 +18,7 @@ import (
 )
 
 // Version of the protocol; both ends must have the same.
-const Version = 2
+const Version = 7
 
 const (
 	headerSize = 16

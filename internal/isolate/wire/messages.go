@@ -31,6 +31,12 @@ const (
 
 	KindLook   // asks for a file or link, with File; answered with Content
 	KindChange // with Changes
+
+	KindHold     // makes the workspace read-only to all but what is marked Sync
+	KindRelease  // ends that
+	KindDetached // asks how many detached processes run; answered with Detached
+	KindPause    // stops every process
+	KindResume   // ends that
 )
 
 // Spec is how an init makes its sandbox. The first of the descriptors beside it are
@@ -41,8 +47,12 @@ type Spec struct {
 	Network  bool // the host's network is visible
 	Expose   []string
 	Mounted  bool
-	Scratch  int64 // bytes of /tmp, HOME and /dev/shm together; 0: the kernel's default
+	Caches   []string // names; their mounts come after those of Expose
+	Scratch  int64    // bytes of /tmp, HOME and /dev/shm together; 0: the kernel's default
 	NoSetuid bool
+	Doors    uint64 // how many descriptors, the last ones, lead into the group of the commands
+	Listen   uint64 // a TCP port of the sandbox's loopback whose listener comes with Ready; 0: none
+	Whole    bool   // there is one door, and it moves a whole process
 }
 
 func (m *Spec) fields(c *codec) {
@@ -51,11 +61,15 @@ func (m *Spec) fields(c *codec) {
 	c.bool(&m.Network)
 	c.strings(&m.Expose)
 	c.bool(&m.Mounted)
+	c.strings(&m.Caches)
 	c.int(&m.Scratch)
 	c.bool(&m.NoSetuid)
+	c.uint(&m.Doors)
+	c.uint(&m.Listen)
+	c.bool(&m.Whole)
 }
 
-// Ready is the first answer of an init.
+// Ready is the first answer of an init; beside it is the listener, where Spec has Listen.
 type Ready struct{ Version uint64 }
 
 func (m *Ready) fields(c *codec) { c.uint(&m.Version) }
@@ -65,22 +79,44 @@ type Attach struct{ Dir string }
 
 func (m *Attach) fields(c *codec) { c.string(&m.Dir) }
 
-// Exec asks to run a command. Stdout and Stderr are places among the descriptors beside
-// it, from 1; 0 is /dev/null.
+// Exec asks to run a command. Stdin, Stdout and Stderr are places among the descriptors
+// beside it, from 1; 0 is /dev/null.
 type Exec struct {
-	Argv, Env      []string
-	Dir            string // below the workspace
-	Stdout, Stderr uint64
-	Notify         bool // send KindStarted
+	Argv, Env             []string
+	Dir                   string // below the workspace
+	Stdin, Stdout, Stderr uint64
+	Notify                bool   // send KindStarted
+	Sync                  bool   // may write while the workspace is held
+	Log                   string // "": not detached; else the new file that takes the output
+	Secrets               []Secret
+	SecretsDir            string // where they go, when bare
+	Processes             uint64 // how many there may be at once, by the kernel's limit for a user; 0: no limit
+}
+
+// Secret is a file that one command sees.
+type Secret struct {
+	Name  string
+	Value []byte
+}
+
+func (m *Secret) fields(c *codec) {
+	c.string(&m.Name)
+	c.bytes(&m.Value)
 }
 
 func (m *Exec) fields(c *codec) {
 	c.strings(&m.Argv)
 	c.strings(&m.Env)
 	c.string(&m.Dir)
+	c.uint(&m.Stdin)
 	c.uint(&m.Stdout)
 	c.uint(&m.Stderr)
 	c.bool(&m.Notify)
+	c.bool(&m.Sync)
+	c.string(&m.Log)
+	m.Secrets = list(c, m.Secrets, (*Secret).fields)
+	c.string(&m.SecretsDir)
+	c.uint(&m.Processes)
 }
 
 // Signal asks to end the command of frame Exec, politely or at once.
@@ -97,9 +133,11 @@ func (m *Signal) fields(c *codec) {
 // Exited is the end of a command and of all that it left behind.
 type Exited struct {
 	Status     uint64 // as wait4 gives it
-	Terminated bool   // a Signal request reached it while it ran
+	Terminated bool   // a Signal request reached it before it ended
 	Nanos      int64
 	Start      string // why it could not be started; then nothing else is set
+	PID        uint64 // of a detached process, which has not ended
+	Left       uint64 // how many processes and threads it left behind, where Exec.Processes asked
 }
 
 func (m *Exited) fields(c *codec) {
@@ -107,7 +145,14 @@ func (m *Exited) fields(c *codec) {
 	c.bool(&m.Terminated)
 	c.int(&m.Nanos)
 	c.string(&m.Start)
+	c.uint(&m.PID)
+	c.uint(&m.Left)
 }
+
+// Detached is how many detached processes run.
+type Detached struct{ Count uint64 }
+
+func (m *Detached) fields(c *codec) { c.uint(&m.Count) }
 
 // File is a request for a file of the workspace.
 type File struct {
@@ -116,6 +161,12 @@ type File struct {
 	Mode     uint64 // KindWrite: permission bits, 0 keeps what is there or is 0644
 	MkdirAll bool
 	Content  []byte
+	Sync     bool // KindWrite: may write while the workspace is held
+	// KindRead: at most Max bytes from Offset are wanted, and a file that is no more the one of Stamp, if that is not "", is ESTALE.
+	Part   bool
+	Offset int64
+	Stamp  string
+	From   bool // KindWrite: the content is that of the descriptor beside it, from its start to its end
 }
 
 func (m *File) fields(c *codec) {
@@ -124,17 +175,27 @@ func (m *File) fields(c *codec) {
 	c.uint(&m.Mode)
 	c.bool(&m.MkdirAll)
 	c.bytes(&m.Content)
+	c.bool(&m.Sync)
+	c.bool(&m.Part)
+	c.int(&m.Offset)
+	c.string(&m.Stamp)
+	c.bool(&m.From)
 }
 
 // Content is a file that was read.
 type Content struct {
 	Mode uint64 // st_mode
 	Data []byte
+	// Size is that of the whole file, Stamp another one after each change of it; both of a part.
+	Size  int64
+	Stamp string
 }
 
 func (m *Content) fields(c *codec) {
 	c.uint(&m.Mode)
 	c.bytes(&m.Data)
+	c.int(&m.Size)
+	c.string(&m.Stamp)
 }
 
 // Changes asks to change several paths, all or none. Of each File only Path, Mode and Content are read: Mode is st_mode
@@ -142,18 +203,7 @@ func (m *Content) fields(c *codec) {
 type Changes struct{ List []File }
 
 func (m *Changes) fields(c *codec) {
-	n := uint64(len(m.List))
-	c.uint(&n)
-	if c.read {
-		if n > uint64(len(c.buf)) {
-			c.fail()
-			return
-		}
-		m.List = make([]File, n)
-	}
-	for i := range m.List {
-		m.List[i].fields(c)
-	}
+	m.List = list(c, m.List, (*File).fields)
 }
 
 // Info describes a path.
@@ -175,18 +225,7 @@ func (m *Info) fields(c *codec) {
 type Infos struct{ Entries []Info }
 
 func (m *Infos) fields(c *codec) {
-	n := uint64(len(m.Entries))
-	c.uint(&n)
-	if c.read {
-		if n > uint64(len(c.buf)) {
-			c.fail()
-			return
-		}
-		m.Entries = make([]Info, n)
-	}
-	for i := range m.Entries {
-		m.Entries[i].fields(c)
-	}
+	m.Entries = list(c, m.Entries, (*Info).fields)
 }
 
 // Overlay asks a mounter for an overlay; Lowers are top first.

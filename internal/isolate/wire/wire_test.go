@@ -37,14 +37,14 @@ func pair(t *testing.T) (*wire.Conn, *wire.Conn) {
 func TestConn_RoundTrip(t *testing.T) {
 	odd := "\x00\xff 'quoted'\n"
 	for _, c := range []struct{ sent, got wire.Body }{
-		{&wire.Spec{Version: 7, Bare: true, Network: true, Expose: []string{"/a", odd}, Mounted: true, Scratch: -1, NoSetuid: true}, &wire.Spec{}},
+		{&wire.Spec{Version: 7, Bare: true, Network: true, Expose: []string{"/a", odd}, Mounted: true, Caches: []string{"npm"}, Scratch: -1, NoSetuid: true, Doors: 1, Listen: 3128, Whole: true}, &wire.Spec{}},
 		{&wire.Ready{Version: 1 << 60}, &wire.Ready{}},
 		{&wire.Attach{Dir: odd}, &wire.Attach{}},
-		{&wire.Exec{Argv: []string{"a", "", odd}, Env: []string{}, Dir: "d", Stdout: 1, Stderr: 2, Notify: true}, &wire.Exec{}},
+		{&wire.Exec{Argv: []string{"a", "", odd}, Env: []string{}, Dir: "d", Stdin: 3, Stdout: 1, Stderr: 2, Notify: true, Sync: true, Log: "l", Secrets: []wire.Secret{{Name: "n", Value: []byte("v")}}, SecretsDir: "s", Processes: 9}, &wire.Exec{}},
 		{&wire.Signal{Exec: 3, Kill: true}, &wire.Signal{}},
-		{&wire.Exited{Status: 256, Terminated: true, Nanos: 5, Start: odd}, &wire.Exited{}},
-		{&wire.File{Path: odd, Max: 9, Mode: 0o7777, MkdirAll: true, Content: []byte(odd)}, &wire.File{}},
-		{&wire.Content{Mode: 1, Data: []byte(strings.Repeat("x", 300<<10))}, &wire.Content{}},
+		{&wire.Exited{Status: 256, Terminated: true, Nanos: 5, Start: odd, Left: 4}, &wire.Exited{}},
+		{&wire.File{Path: odd, Max: 9, Mode: 0o7777, MkdirAll: true, Content: []byte(odd), Part: true, Offset: -1, Stamp: odd, From: true}, &wire.File{}},
+		{&wire.Content{Mode: 1, Data: []byte(strings.Repeat("x", 300<<10)), Size: 1 << 40, Stamp: odd}, &wire.Content{}},
 		{&wire.Info{Name: odd, Mode: 1, Size: 2, ModTimeNs: -3}, &wire.Info{}},
 		{&wire.Infos{Entries: []wire.Info{{Name: "a"}, {Name: "b", Size: 1}}}, &wire.Infos{}},
 		{&wire.Changes{List: []wire.File{{Path: odd, Mode: 0o100644, Content: []byte(odd)}, {Path: "gone", Content: []byte{}}}}, &wire.Changes{}},

@@ -65,8 +65,12 @@ func testFreeze(t *testing.T, k Kind, step string) {
 	v := k.View(t, c, dir)
 	base := v.Chain()
 	want := k.Act(t, v, step)
+	copied, differs := copyCase{k, c, v, want, lostIn}.test(t)
 	l, changed, err := v.Freeze(ctx)
 	must(t, err)
+	if changed != differs || copied.ID == l.ID && changed {
+		t.Fatalf("Copy made %q (%v), then Freeze made %q (%v); want the same twice", copied.ID, differs, l.ID, changed)
+	}
 	if same := layertest.Diff(want, original, lostIn) == ""; changed == same {
 		t.Fatalf("Freeze says changed = %v, want %v", changed, !same)
 	}
@@ -92,6 +96,34 @@ func testFreeze(t *testing.T, k Kind, step string) {
 	if _, err := os.Stat(filepath.Join(base[0].Dir, "a.txt")); err != nil {
 		t.Fatalf("base after Close: %v", err)
 	}
+}
+
+type copyCase struct {
+	kind   Kind
+	cache  *layer.Cache
+	view   layer.View
+	want   layertest.Snapshot
+	ignore layertest.Options
+}
+
+// test copies the open layer, which must restore to what the view shows, and leave everything as it was.
+func (c copyCase) test(t *testing.T) (layer.Layer, bool) {
+	t.Helper()
+	below := c.view.Chain()
+	l, changed, err := c.view.(layer.Copier).Copy(t.Context())
+	must(t, err)
+	if d := cmp.Diff(c.view.Chain(), below); d != "" {
+		t.Fatalf("chain after Copy (-got +want):\n%s", d)
+	}
+	if !changed {
+		return l, false
+	}
+	to := c.kind.Dir(t)
+	_, err = c.cache.Restore(t.Context(), to, nil, append(below, l))
+	must(t, err)
+	sameSnapshot(t, "restored copy", take(t, to), c.want, c.ignore)
+	sameSnapshot(t, "view after Copy", c.kind.Show(t, c.view), c.want, c.ignore)
+	return l, true
 }
 
 // checkTree compares the unmounted reading of a chain with what the view showed.

@@ -17,10 +17,7 @@ import (
 const AckWait = 600 * time.Millisecond
 
 // FullQueue is what the suite of queues needs.
-type FullQueue interface {
-	events.Queue
-	events.PoolQueues
-}
+type FullQueue = events.FullQueue
 
 // RunQueue is the conformance suite of events.Queue and events.PoolQueues. Each call of open returns an empty queue with
 // AckWait, and the dead letters it sets aside to.
@@ -283,11 +280,20 @@ func queueNoPool(t *testing.T, q FullQueue, _ events.DeadLetters) {
 
 func queueRemove(t *testing.T, q FullQueue, _ events.DeadLetters) {
 	c := publish(t, q, "default")
+	has := func(want bool) {
+		t.Helper()
+		if got, err := q.Has(t.Context(), c); got != want || err != nil {
+			t.Errorf("Has: %v, %v, want %v", got, err, want)
+		}
+	}
+	has(true)
 	must(t, q.Remove(t.Context(), c))
 	must(t, q.Remove(t.Context(), c))
+	has(false)
 	none(t, q, AckWait/4)
 	must(t, q.Publish(t.Context(), c))
 	d := one(t, q, patience)
+	has(true) // held
 	must(t, q.Remove(t.Context(), c))
 	must(t, d.Ack(t.Context()))
 	none(t, q, AckWait+AckWait/2)

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/warmfleet/warmfleet/internal/isolate"
+	"github.com/warmfleet/warmfleet/internal/mask"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
@@ -89,6 +90,11 @@ type Config struct {
 	Output func(step, try int) Output
 	// Bash tells whether bash is there for steps; else they run under sh.
 	Bash bool
+	// Secrets are the files that run steps see, by name; Mask hides them in output and messages. Both may be nil.
+	Secrets map[string][]byte
+	Mask    *mask.Set
+	// Grace is how long a step may take to end after SIGTERM; isolate.DefaultGrace if zero.
+	Grace time.Duration
 	// Stop, when closed, ends the run with ErrInterrupted before the next step.
 	Stop <-chan struct{}
 	Log  zerolog.Logger
@@ -215,7 +221,10 @@ func (r *run) try(ctx context.Context, i, try int) (isolate.Result, string, erro
 	if err := r.Events.Append(ctx, events.TypeStepStarted, events.Data{Step: step.ID, StepIndex: &i, Try: try}); err != nil {
 		return isolate.Result{}, "", err
 	}
+	r.network() // what was before is not this step's
 	res, msg, err := r.perform(ctx, i, try)
+	use, more := r.network()
+	msg = r.Mask.Text(msg)
 	if err != nil {
 		return res, msg, err
 	}
@@ -227,11 +236,11 @@ func (r *run) try(ctx context.Context, i, try int) (isolate.Result, string, erro
 	}
 	ms, state := res.Duration.Milliseconds(), "succeeded"
 	if !succeeded(res) {
-		state = "failed"
+		state, msg = "failed", withDenied(msg, use)
 	}
 	err = r.Events.Append(context.WithoutCancel(ctx), events.TypeStepFinished, events.Data{
 		Step: step.ID, StepIndex: &i, Try: try, State: state, Error: msg,
-		ExitCode: res.ExitCode, Signal: res.Signal, Cause: string(res.Cause), DurationMS: &ms,
+		ExitCode: res.ExitCode, Signal: res.Signal, Cause: string(res.Cause), DurationMS: &ms, Network: use, NetworkMore: more,
 	})
 	return res, msg, err
 }

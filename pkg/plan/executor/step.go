@@ -18,8 +18,6 @@ import (
 )
 
 const (
-	// KillGrace is how long a step may take to end after SIGTERM at its timeout.
-	KillGrace = 200 * time.Millisecond
 	// outputLimit bounds the wait for a step's output to be stored.
 	outputLimit = 5 * time.Second
 	// MaxEdit is the largest file an edit step or an expect_sha256 reads, in bytes.
@@ -54,21 +52,41 @@ type stepError struct{ msg string }
 func (e stepError) Error() string { return e.msg }
 
 func (r *run) command(ctx context.Context, i, try int) (isolate.Result, string, error) {
-	step := r.Plan.Steps[i]
 	var out io.Writer = io.Discard
 	if r.Output != nil {
 		w := r.Output(i, try)
 		defer r.closeOutput(ctx, w)
-		out = w
+		masked := r.Mask.Writer(w)
+		defer masked.Close() // first
+		out = masked
 	}
+	argv, script := r.shell(i)
 	res, err := r.Sandbox.Exec(ctx, isolate.Command{
-		Argv: append(r.Plan.Shell(i, r.Bash), step.Run), Env: environment(r.Sandbox.BaseEnv(), r.Plan, i), Dir: r.Plan.EffectiveDir(i),
-		Stdout: out, Stderr: out, Timeout: r.Plan.StepTimeout(i), Grace: KillGrace,
+		Argv: argv, Script: script, Env: environment(r.Sandbox.BaseEnv(), r.Plan, i), Dir: r.Plan.EffectiveDir(i),
+		Stdout: out, Stderr: out, Timeout: r.Plan.StepTimeout(i), Grace: r.Grace, Secrets: r.Secrets,
 	})
 	if err != nil {
 		return res, "", err
 	}
 	return res, describe(res, r.Plan.StepTimeout(i)), nil
+}
+
+// shell is the command of a step: the script is its last argument, or, where Linux allows none so long, a file.
+func (r *run) shell(i int) (argv []string, script []byte) {
+	argv = r.Plan.Shell(i, r.Bash)
+	text := r.Plan.Steps[i].Run
+	if len(text) <= plan.MaxEnvBytes {
+		return append(argv, text), nil
+	}
+	// What tells an interpreter that a script follows: sh -c, sh -ec, perl -e.
+	last := len(argv) - 1
+	switch flags, ok := strings.CutSuffix(argv[last], "c"); {
+	case argv[last] == "-c" || argv[last] == "-e":
+		argv = argv[:last]
+	case ok && strings.HasPrefix(flags, "-") && !strings.HasPrefix(flags, "--"):
+		argv[last] = flags
+	}
+	return argv, []byte(text)
 }
 
 // closeOutput flushes a step's output; losing some of it does not fail the step.
@@ -87,6 +105,12 @@ func describe(res isolate.Result, timeout time.Duration) string {
 		return ""
 	case res.Cause == isolate.CauseTimeout:
 		return fmt.Sprintf("step timeout of %s reached", timeout)
+	case res.Cause == isolate.CauseOOM:
+		return "out of memory: the limit memory_mb was reached"
+	case res.Cause == isolate.CauseDisk:
+		return "wrote more than the limit disk_gb"
+	case res.Cause == isolate.CausePIDs:
+		return "failed after the limit pids was reached"
 	case res.Cause == isolate.CauseStart:
 		return "could not start: " + res.StartError
 	case res.Signal != "":

@@ -1,0 +1,74 @@
+package worker
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/warmfleet/warmfleet/internal/egress"
+	"github.com/warmfleet/warmfleet/internal/isolate"
+	"github.com/warmfleet/warmfleet/pkg/api"
+	"github.com/warmfleet/warmfleet/pkg/plan"
+	"github.com/warmfleet/warmfleet/pkg/sandbox"
+)
+
+// withNetwork is a sandbox's spec with a network of a plan or pool.
+func withNetwork(s sandbox.Spec, n plan.Network) sandbox.Spec {
+	s.Network, s.Hosts = n.Mode, nil
+	if n.Listed() {
+		s.Network, s.Hosts = isolate.NetworkProxy, n.Hosts
+	}
+	return s
+}
+
+// askedNetwork is what a session asks for, nil where it leaves that to its pool.
+func askedNetwork(req api.SessionStart) *plan.Network {
+	if req.Network == "" {
+		return nil
+	}
+	return &plan.Network{Mode: req.Network}
+}
+
+// never are the addresses of the fleet's own server: no list opens them to a sandbox.
+func (w *Worker) never() []netip.AddrPort {
+	if w.fleet.Conn == nil {
+		return nil
+	}
+	texts := append(w.fleet.Conn.Servers(), w.fleet.Conn.DiscoveredServers()...)
+	var out []netip.AddrPort
+	for _, text := range append(texts, w.fleet.Conn.ConnectedAddr()) {
+		if _, rest, ok := strings.Cut(text, "://"); ok {
+			text = rest
+		}
+		// One that is named is the connected one sooner or later; names are not resolved for this.
+		if a, err := netip.ParseAddrPort(text[strings.LastIndexByte(text, '@')+1:]); err == nil {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// networkNotes say where a list of hosts is not what it says.
+func (w *Worker) networkNotes(p *plan.Plan) []string {
+	if !p.Network.Listed() || w.report.Rung != isolate.RungBare {
+		return nil
+	}
+	return []string{fmt.Sprintf("network: the list of hosts is not enforced: %s", w.report.Guarantees[isolate.Network].Why)}
+}
+
+// tellDenied says behind the output of a build's step what its network refused.
+func tellDenied(w io.Writer, d egress.Decisions) {
+	for _, one := range d.List {
+		if one.Verdict != egress.Denied || w == nil {
+			continue
+		}
+		to := "a request"
+		if one.Host != "" {
+			to = net.JoinHostPort(one.Host, strconv.Itoa(int(one.Port)))
+		}
+		fmt.Fprintf(w, "warmfleet: network refused %s: %s\n", to, one.Why)
+	}
+}
