@@ -94,8 +94,7 @@ func cmdlines() (stop func() string) {
 
 // A secret that build steps use, print, encode and fail with is nowhere: not in layers, records, events, logs or process lists, and not in
 // the repository of a sandbox that is made of the image.
-func TestBuild_SecretIsNowhere(t *testing.T) {
-	t.Parallel()
+func TestBuild_SecretIsNowhere(t *testing.T) { // alone: other tests put the secret into command lines
 	p, cfg, log := secretRig(t)
 	p.push(t, "v1")
 	p.apply(t, `,"target_size":1,"image":{"secrets":["TOKEN"],"setup":["cat $WARMFLEET_SECRETS/TOKEN; cat $WARMFLEET_SECRETS/TOKEN >&2; wc -c <$WARMFLEET_SECRETS/TOKEN >size; git config user.name builder; sleep 2.03"],
