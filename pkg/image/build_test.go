@@ -115,7 +115,7 @@ func TestBuild_SetupFails(t *testing.T) {
 		{"Hangs", "echo begun; exec sleep 1000", "not done after 500ms, its timeout: begun"},
 		{"OnlyTheLastLines", "for i in 1 2 3 4 5 6 7; do echo line $i; done; exit 1", "exit code 1: line 3 | line 4 | line 5 | line 6 | line 7"},
 		{"NoTerminalCodes", `printf 'a\033[31mb\r\nc\007\n\377'; exit 1`, "exit code 1: a[31mb | c | ?"},
-		{"Long", "head -c 200000 /dev/zero | tr '\\0' x; exit 1", "exit code 1: xxx"},
+		{"Long", "head -c 200000 /dev/zero | tr '\\0' z; exit 1", "exit code 1: zzz"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBox(t, nil)

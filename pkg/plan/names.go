@@ -68,9 +68,12 @@ func fileProblem(p string) string {
 	return ""
 }
 
+// ValidVariable tells whether a shell could name a variable so: letters, digits and _, no digit first.
+func ValidVariable(name string) bool { return envPattern.MatchString(name) }
+
 func envNameProblem(name string) string {
 	switch {
-	case !envPattern.MatchString(name):
+	case !ValidVariable(name):
 		return fmt.Sprintf("%s is no name of a variable: use letters, digits and _, no digit first", quote(name))
 	case strings.HasPrefix(name, "WARMFLEET_"):
 		return fmt.Sprintf("%s is set by the fleet: choose a name that does not begin with WARMFLEET_", quote(name))

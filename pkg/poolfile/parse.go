@@ -188,7 +188,7 @@ func checkToken(k *plan.Checks, t *Token) {
 	if given != 1 {
 		k.Addf("token", "has %d sources: give exactly one of env, file and command", given)
 	}
-	if env && !validEnvName(t.Env) {
+	if env && !plan.ValidVariable(t.Env) {
 		k.Addf("token.env", "%q is no name of a variable: use letters, digits and _, no digit first", t.Env)
 	}
 	if file && (!path.IsAbs(t.File) || strings.ContainsRune(t.File, 0)) {
@@ -200,14 +200,4 @@ func checkToken(k *plan.Checks, t *Token) {
 	if slices.ContainsFunc(t.Command, func(arg string) bool { return strings.ContainsRune(arg, 0) }) {
 		k.Addf("token.command", "holds a NUL byte, which no argument can")
 	}
-}
-
-func validEnvName(name string) bool {
-	for i, c := range name {
-		letter := c == '_' || c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z'
-		if !letter && (i == 0 || c < '0' || c > '9') {
-			return false
-		}
-	}
-	return name != ""
 }
