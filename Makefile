@@ -27,8 +27,8 @@ bench: ## measure every number of the design beside its comparison
 	go run ./bench
 
 fuzz: ## run each fuzz target of the plan format for half a minute
-	go test -run '^$$' -fuzz '^FuzzParseYAML$$' -fuzztime 30s ./pkg/plan
-	go test -run '^$$' -fuzz '^FuzzParseJSON$$' -fuzztime 30s ./pkg/plan
+	go test -run '^$$' -fuzz '^FuzzParseYAML$$' -fuzztime 50000x ./pkg/plan
+	go test -run '^$$' -fuzz '^FuzzParseJSON$$' -fuzztime 50000x ./pkg/plan
 
 schema: ## write the JSON Schemas anew after a change of the structs of plans, pool files and messages
 	go test ./pkg/plan -run TestSchema_IsGenerated -update
