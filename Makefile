@@ -26,7 +26,7 @@ race: ## run the tests with the race detector in random order
 bench: ## measure every number of the design beside its comparison
 	go run ./bench
 
-fuzz: ## run each fuzz target of the plan format for half a minute
+fuzz: ## run the fuzz targets of the plan format, 50000 inputs each
 	go test -run '^$$' -fuzz '^FuzzParseYAML$$' -fuzztime 50000x ./pkg/plan
 	go test -run '^$$' -fuzz '^FuzzParseJSON$$' -fuzztime 50000x ./pkg/plan
 

@@ -1,4 +1,4 @@
-// Command bench measures every number of the design beside what it is compared with.
+// Command bench measures how fast everything is, beside what it is compared with.
 //
 //	go run ./bench              all of them
 //	go run ./bench/NAME         one: start, exec, pool, checkpoint, rollback, base, throughput, recovery

@@ -1,4 +1,6 @@
-// Package test holds the tests of the whole project.
+// Package test tests what holds of the repository as a whole: who imports whom. Of the packages below it, plans, applies,
+// pools, fleets and faults (build tag fault) test fleets of real processes with what they share in fleettest; escape and
+// model go without a fleet, and tour does what the README says.
 package test
 
 import (
@@ -36,9 +38,12 @@ var rules = []rule{
 	{"internal/credential", nil, "gets a token from a place; what it opens is not its business"},
 	{"internal/egress", nil, "reaches listed hosts for anything; what asks is not its business"},
 	{"internal/isolate", nil, "is linked into the lean init, where every package costs start-up time and memory"},
+	{"internal/reserve", nil, "keeps room free, whoever needs it; what it ends is not its business"},
 	{"internal/limit", []string{"internal/isolate"}, "bounds sandboxes whatever runs in them"},
+	{"internal/disk", []string{"internal/isolate"}, "bounds what is written, whatever that is; of isolation it uses the kernel's mounts"},
 	{"internal/layer", []string{"internal/fault"}, "file trees mean the same whoever makes them"},
-	{"internal/doctor", []string{"internal/isolate", "internal/layer", "internal/limit"}, "examines a machine before there is a server, a worker or a plan"},
+	{"internal/layer/drivertest", []string{"internal/disk", "internal/layer"}, "tries drivers on every place they can be used in"},
+	{"internal/doctor", []string{"internal/disk", "internal/isolate", "internal/layer", "internal/limit"}, "examines a machine before there is a server, a worker or a plan"},
 	{"internal/shelf", []string{"internal/layer"}, "counts bytes and ages of layers; what they are is their holders' business"},
 	{"internal/base", []string{"internal/fault", "internal/layer", "internal/shelf", "internal/statedir"}, "makes layers of a directory; what they are for is not its business"},
 	{"internal/remotetest", nil, "serves what fetches from it, whoever that is"},
@@ -53,7 +58,7 @@ var rules = []rule{
 	{"internal/gitcommit", []string{"internal/gitrepo", "internal/layer", "pkg/plan/applier"}, "makes a commit of a difference and brings it to a branch; whose plan it was is not its business"},
 	{"pkg/plan/diff", []string{"internal/layer"}, "renders any difference as text; checkpoints and plans are above it"},
 	{"pkg/checkpoint", []string{"internal/fault", "internal/kv", "internal/layer", "pkg/objectstore", "pkg/plan/diff"}, "composes layers, store and records; sandboxes come to it through an interface"},
-	{"pkg/sandbox", []string{"internal/base", "internal/egress", "internal/gitrepo", "internal/isolate", "internal/layer"}, "composes layers and isolation; plans and messages are above it"},
+	{"pkg/sandbox", []string{"internal/base", "internal/disk", "internal/egress", "internal/gitrepo", "internal/isolate", "internal/layer", "internal/reserve"}, "composes layers and isolation; plans and messages are above it"},
 	{"internal/sandboxtest", everything, "a worker's insides on real parts, for tests of what is built on them"},
 	{"pkg/plan/patch", nil, "what a diff makes of files, wherever they are kept"},
 	{"pkg/plan", []string{"pkg/plan/patch"}, "the format is read by services and tools that run nothing"},
@@ -67,7 +72,7 @@ var rules = []rule{
 		"pkg/api", "pkg/checkpoint", "pkg/events", "pkg/image", "pkg/objectstore", "pkg/plan", "pkg/plan/diff", "pkg/poolfile", "pkg/warmpool",
 	}, "decides and records; it runs nothing, and meets workers in pkg/events only"},
 	{"internal/worker", []string{
-		"internal/base", "internal/credential", "internal/egress", "internal/fault", "internal/gitcommit", "internal/gitrepo", "internal/isolate", "internal/kv", "internal/layer", "internal/limit", "internal/mask", "internal/parts", "internal/secret", "internal/shelf", "internal/statedir",
+		"internal/base", "internal/credential", "internal/disk", "internal/egress", "internal/fault", "internal/gitcommit", "internal/gitrepo", "internal/isolate", "internal/kv", "internal/layer", "internal/limit", "internal/mask", "internal/parts", "internal/reserve", "internal/secret", "internal/shelf", "internal/statedir",
 		"internal/version",
 		"pkg/api", "pkg/checkpoint", "pkg/events", "pkg/objectstore", "pkg/plan", "pkg/plan/applier", "pkg/plan/diff", "pkg/plan/executor",
 		"pkg/image", "pkg/poolfile", "pkg/sandbox", "pkg/session", "pkg/warmpool",

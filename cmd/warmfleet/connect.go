@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/warmfleet/warmfleet/internal/fleet"
+	"github.com/warmfleet/warmfleet/internal/gitrepo"
 	"github.com/warmfleet/warmfleet/internal/natsboot"
 	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/client"
@@ -99,8 +100,16 @@ func (h *handle) work(ctx context.Context, r events.Resource, cfg worker.Config)
 	h.works = true
 	cfg.NoPools = len(cfg.Pools) == 0
 	cfg.Layers = fleet.Layers(cfg.Layers)
+	if r.Path != "" && !cfg.Author.Whole() {
+		cfg.Author = neutralAuthor() // a plan of one's own on a path of one's own: nothing is published
+	}
 	cfg.HostID, cfg.Slots, cfg.AllowPaths, cfg.DrainTimeout = fleet.HostID(""), localSlots, directories(r), localDrain
 	return h.local.AddWorker(ctx, cfg)
+}
+
+// neutralAuthor is who a commit is by that nobody is named for.
+func neutralAuthor() gitrepo.Identity {
+	return gitrepo.Identity{Name: "warmfleet", Email: "warmfleet@localhost"}
 }
 
 // workIfNeeded is work for a command whose plan any worker may run: a fleet that another

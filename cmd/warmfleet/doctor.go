@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -14,6 +15,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/doctor"
 	"github.com/warmfleet/warmfleet/internal/limit"
 	"github.com/warmfleet/warmfleet/internal/natsboot"
+	"github.com/warmfleet/warmfleet/internal/worker"
 )
 
 func (a *app) doctorCommand() *cobra.Command {
@@ -57,6 +59,20 @@ func checkCgroups(version string) error {
 	return nil
 }
 
+// checkWorkerFlags refuses values of --disk-reserve and --secrets-dir.
+func checkWorkerFlags(c worker.Config) error {
+	if c.DiskReserve < worker.Unbounded {
+		return usagef("--disk-reserve %d: use a number of bytes, 0 for the default or -1 for none", c.DiskReserve)
+	}
+	if c.SecretsDir == "" {
+		return nil
+	}
+	if st, err := os.Stat(c.SecretsDir); err != nil || !st.IsDir() {
+		return usagef("--secrets-dir %q: no such directory: name one that exists", c.SecretsDir)
+	}
+	return nil
+}
+
 func writeDoctor(w io.Writer, r doctor.Report) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	row := func(name, text string, more ...string) {
@@ -73,7 +89,10 @@ func writeDoctor(w io.Writer, r doctor.Report) {
 		}
 		return "no: " + why
 	}
-	row("isolation", r.Isolation)
+	row("isolation", r.Isolation, r.IsolationWhy)
+	if r.IsolationFix != "" {
+		row("", "to do: "+r.IsolationFix)
+	}
 	for _, name := range slices.Sorted(maps.Keys(r.Guarantees)) {
 		g := r.Guarantees[name]
 		row("  "+name, string(g.State), g.Why)
@@ -88,6 +107,7 @@ func writeDoctor(w io.Writer, r doctor.Report) {
 	row("  seccomp", works(s.Seccomp))
 	row("  landlock", fmt.Sprintf("ABI %d", s.Landlock))
 	row("  cgroups", s.Cgroups)
+	row("  strong (gVisor)", works(s.Strong))
 	row("layers", string(r.Layers.Driver))
 	for _, d := range slices.Sorted(maps.Keys(r.Drivers)) {
 		row("  "+d, works(r.Drivers[d]))

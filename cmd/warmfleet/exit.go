@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/warmfleet/warmfleet/internal/natsboot"
+	"github.com/warmfleet/warmfleet/internal/worker"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/client"
@@ -102,6 +103,8 @@ func exitCode(err error) int {
 		return exitNotFound
 	case errors.Is(err, natsboot.ErrUnreachable):
 		return exitUnreachable
+	case errors.Is(err, worker.ErrNoStrong):
+		return exitGuarantee
 	case errors.Is(err, natsboot.ErrRefused):
 		return exitNotAllowed
 	case errors.Is(err, events.ErrID), errors.Is(err, events.ErrTooLarge):

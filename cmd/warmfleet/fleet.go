@@ -17,6 +17,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/scheduler"
 	"github.com/warmfleet/warmfleet/internal/version"
 	"github.com/warmfleet/warmfleet/internal/worker"
+	"github.com/warmfleet/warmfleet/pkg/events"
 )
 
 // upFlags are the flags of `up`.
@@ -30,7 +31,7 @@ type upFlags struct {
 	layers    string
 	budget    int64
 	keep      *scheduler.Keep
-	budgets   worker.Config // of it only the budgets, where secrets are, and the control groups
+	worker    worker.Config // of it only what the flags of up set
 }
 
 func (a *app) upCommand() *cobra.Command {
@@ -50,13 +51,15 @@ on loopback only, with credentials of its own. Workers on other hosts need a ser
 	fl.StringVar(&f.listen, "listen", "", "host:port of NATS on loopback (default a random port)")
 	fl.StringArrayVar(&f.paths, "allow-path", nil, "directory that path plans may name; may be repeated")
 	fleet.ShownFlags(fl, &f.shown)
-	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
+	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred, strong or off")
 	fl.StringVar(&f.layers, "layers", "", layersHelp)
 	fl.Var((*fleet.Bytes)(&f.budget), "base-budget", "what bases may take on disk for each worker; 0: a fifth of the file system, -1: no bound")
 	f.keep = fleet.KeepFlags(fl)
-	fleet.BudgetFlags(fl, &f.budgets)
-	fleet.SecretFlags(fl, &f.budgets)
-	fleet.CgroupsFlag(fl, &f.budgets)
+	fleet.BudgetFlags(fl, &f.worker)
+	fleet.SecretFlags(fl, &f.worker)
+	fleet.AuthorFlag(fl, &f.worker)
+	fleet.CgroupsFlag(fl, &f.worker)
+	fleet.ReserveFlag(fl, &f.worker)
 	return c
 }
 
@@ -64,10 +67,10 @@ func (a *app) up(ctx context.Context, f upFlags) error {
 	if f.workers < 0 || f.workers > 64 {
 		return usagef("--workers %d: use 0 to 64", f.workers)
 	}
-	if !slices.Contains([]string{"required", "preferred", "off"}, f.isolation) {
-		return usagef("--isolation %q: use required, preferred or off", f.isolation)
+	if !slices.Contains([]string{"required", "preferred", "strong", "off"}, f.isolation) {
+		return usagef("--isolation %q: use required, preferred, strong or off", f.isolation)
 	}
-	if err := errors.Join(checkLayers(f.layers), checkCgroups(f.budgets.Cgroups)); err != nil {
+	if err := errors.Join(checkLayers(f.layers), checkCgroups(f.worker.Cgroups), checkWorkerFlags(f.worker)); err != nil {
 		return err
 	}
 	if f.listen != "" {
@@ -117,8 +120,8 @@ func (a *app) serve(ctx context.Context, l *fleet.Local, f upFlags) error {
 			Name: fmt.Sprintf("up-%d", i+1), HostID: fleet.HostID(""), Slots: f.slots, AllowPaths: paths, Expose: expose, Caches: caches,
 			Isolation: worker.Isolation(f.isolation), Layers: fleet.Layers(f.layers), Warm: f.slots, DrainTimeout: worker.DefaultDrain,
 			BaseBudget:  f.budget,
-			CacheBudget: f.budgets.CacheBudget, PlanBudget: f.budgets.PlanBudget,
-			SecretsDir: f.budgets.SecretsDir, Cgroups: f.budgets.Cgroups,
+			CacheBudget: f.worker.CacheBudget, PlanBudget: f.worker.PlanBudget,
+			SecretsDir: f.worker.SecretsDir, Author: f.worker.Author, Cgroups: f.worker.Cgroups, DiskReserve: f.worker.DiskReserve,
 		})
 		if err != nil {
 			return err
@@ -151,7 +154,7 @@ func (a *app) workerLs() *cobra.Command {
 				}
 				s := sheet{data: workers, header: []string{"NAME", "STATE", "FREE", "SLOTS", "ISOLATION", "HOST"}, wide: 1}
 				for _, w := range workers {
-					s.rows = append(s.rows, []any{w.Name, w.State, w.Free, w.Slots, isolationOf(w), w.Host})
+					s.rows = append(s.rows, []any{w.Name, stateOf(w), w.Free, w.Slots, isolationOf(w), w.Host})
 				}
 				return a.printer().list(s)
 			})
@@ -171,7 +174,10 @@ func (a *app) workerShow() *cobra.Command {
 				for _, w := range workers {
 					if w.Name == args[0] {
 						return a.printer().one(w, w.Name, func(out io.Writer) {
-							fmt.Fprintf(out, "name       %s\nhost       %s\nstate      %s\nslots      %d, %d free\nisolation  %s\n", w.Name, w.Host, w.State, w.Slots, w.Free, isolationOf(w))
+							fmt.Fprintf(out, "name       %s\nhost       %s\nstate      %s\nslots      %d, %d free\nisolation  %s\n", w.Name, w.Host, stateOf(w), w.Slots, w.Free, isolationOf(w))
+							if w.Paused != "" {
+								fmt.Fprintf(out, "paused     %s\n", w.Paused)
+							}
 							for _, token := range slices.Sorted(maps.Keys(w.Pools)) {
 								fmt.Fprintf(out, "pool       %s %s\n", token, w.Pools[token])
 							}
@@ -194,4 +200,12 @@ func (a *app) versionCommand() *cobra.Command {
 			return a.printer().one(v, v.Version, func(w io.Writer) { fmt.Fprintln(w, "warmfleet", v.Version) })
 		},
 	}
+}
+
+// stateOf is a worker's state for people.
+func stateOf(w events.Worker) string {
+	if w.State == events.WorkerReady && w.Paused != "" {
+		return "paused"
+	}
+	return w.State
 }

@@ -33,7 +33,7 @@ const (
 type runFlags struct {
 	path, repo, ref, strategy, apply, isolation, layers string
 	yes                                                 bool
-	secrets                                             worker.Config // of it only where secrets are, and the control groups
+	worker                                              worker.Config // of it only what the flags of run set
 	inputs                                              []string
 	shown                                               fleet.Shown
 	cancelOnInterrupt                                   bool
@@ -65,8 +65,10 @@ A plan with apply: manual is applied after you said yes to the difference (on a 
 	fl.BoolVar(&f.yes, "yes", false, "approve without asking")
 	fl.BoolVar(&f.cancelOnInterrupt, "cancel-on-interrupt", false, "cancel the plan on Ctrl-C also where it would go on")
 	fleet.ShownFlags(fl, &f.shown)
-	fleet.SecretFlags(fl, &f.secrets)
-	fleet.CgroupsFlag(fl, &f.secrets)
+	fleet.SecretFlags(fl, &f.worker)
+	fleet.AuthorFlag(fl, &f.worker)
+	fleet.CgroupsFlag(fl, &f.worker)
+	fleet.ReserveFlag(fl, &f.worker)
 	fl.StringVar(&f.layers, "layers", "", layersHelp)
 	return c
 }
@@ -79,7 +81,7 @@ func (f *runFlags) register(fl *pflag.FlagSet, applies string) {
 	fl.StringVar(&f.strategy, "strategy", "", "none, copy_on_write or git_worktree, instead of the plan's")
 	fl.StringVar(&f.apply, "apply", "", applies+", instead of the plan's")
 	fl.StringArrayVar(&f.inputs, "input", nil, "an input of the plan as name=value; may be repeated")
-	fl.StringVar(&f.isolation, "isolation", "", "required or preferred: whether the plan may run where guarantees do not hold")
+	fl.StringVar(&f.isolation, "isolation", "", "required or preferred: whether the plan may run where guarantees do not hold; strong: on gVisor, else not at all")
 }
 
 func (a *app) run(ctx context.Context, file string, f runFlags) error {
@@ -95,7 +97,7 @@ func (a *app) run(ctx context.Context, file string, f runFlags) error {
 		err = &coded{exitUsage, err}
 	}
 	if err == nil {
-		err = errors.Join(checkLayers(f.layers), checkCgroups(f.secrets.Cgroups))
+		err = errors.Join(checkLayers(f.layers), checkCgroups(f.worker.Cgroups), checkWorkerFlags(f.worker))
 	}
 	if err != nil {
 		return err
@@ -107,14 +109,18 @@ func (a *app) run(ctx context.Context, file string, f runFlags) error {
 		if err := h.runsHere(ctx, "cache", len(caches) > 0, p); err != nil {
 			return err
 		}
-		if err := h.runsHere(ctx, "secrets-dir", f.secrets.SecretsDir != "", p); err != nil {
+		if err := h.runsHere(ctx, "secrets-dir", f.worker.SecretsDir != "", p); err != nil {
+			return err
+		}
+		if err := h.runsHere(ctx, "author", f.worker.Author.Whole(), p); err != nil {
 			return err
 		}
 		if err := a.tellTakenUp(ctx, h, p); err != nil {
 			return err
 		}
 		if err := h.work(ctx, resourceOf(p), worker.Config{
-			Pools: poolsOf(p.Pool), Isolation: f.isolationPolicy(), Layers: f.layers, Expose: expose, Caches: caches, SecretsDir: f.secrets.SecretsDir, Cgroups: f.secrets.Cgroups,
+			Pools: poolsOf(p.Pool), Isolation: f.isolationPolicy(), Layers: f.layers, Expose: expose, Caches: caches,
+			SecretsDir: f.worker.SecretsDir, Author: f.worker.Author, Cgroups: f.worker.Cgroups, DiskReserve: f.worker.DiskReserve,
 		}); err != nil {
 			return err
 		}
@@ -198,7 +204,7 @@ func (f runFlags) options() ([]plan.Option, error) {
 	}{
 		{"--strategy", f.strategy, "none, copy_on_write or git_worktree", []string{"none", "copy_on_write", "git_worktree"}},
 		{"--apply", f.apply, "auto, manual, never or ask", []string{"auto", "manual", "never", applyAsk}},
-		{"--isolation", f.isolation, "required or preferred", []string{"required", "preferred"}},
+		{"--isolation", f.isolation, "required, preferred or strong", []string{"required", "preferred", "strong"}},
 	} {
 		if flag.value != "" && !slices.Contains(flag.values, flag.value) {
 			return nil, usagef("%s %q: use %s", flag.name, flag.value, flag.use)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -11,6 +12,9 @@ import (
 
 	"github.com/warmfleet/warmfleet/internal/fleet"
 	"github.com/warmfleet/warmfleet/pkg/api"
+	"github.com/warmfleet/warmfleet/pkg/client"
+	"github.com/warmfleet/warmfleet/pkg/plan"
+	"github.com/warmfleet/warmfleet/pkg/session"
 )
 
 func (a *app) sessionCommand() *cobra.Command {
@@ -27,7 +31,7 @@ func (a *app) sessionCommand() *cobra.Command {
 }
 
 func (a *app) sessionStart() *cobra.Command {
-	var s api.SessionStart
+	var s sessionAsk
 	c := &cobra.Command{
 		Use: "start (--pool P | --path DIR | --repo URL | --checkpoint ID)", Short: "Start a session", Args: args(0, "no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -61,17 +65,23 @@ func (a *app) sessionStart() *cobra.Command {
 	return c
 }
 
-func startFlags(c *cobra.Command, s *api.SessionStart) {
+// sessionAsk is what the flags of a start say.
+type sessionAsk struct {
+	api.SessionStart
+	network []string
+}
+
+func startFlags(c *cobra.Command, s *sessionAsk) {
 	f := c.Flags()
 	f.StringVar(&s.User, "user", "", "name of who commits in it")
 	f.StringVar(&s.Email, "email", "", "address of who commits in it")
 	f.StringVar(&s.IdleTimeout, "idle-timeout", "", "end it, with a checkpoint, when it was not used for so long (default 30m)")
 	f.StringVar(&s.Timeout, "timeout", "", "end it after so long, however much it is used (default 4h)")
-	f.StringVar(&s.Network, "network", "", "none or allow (default none)")
+	f.StringSliceVar(&s.network, "network", nil, "none, allow, or hosts that it may reach: HOST or HOST:PORT, with commas between or given again (default the pool's, else none)")
 }
 
 func (a *app) sessionResume() *cobra.Command {
-	var s api.SessionStart
+	var s sessionAsk
 	c := &cobra.Command{
 		Use: "resume ID", Short: "Start a session from the last checkpoint of one that has ended or was lost", Args: args(1, "a session id"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -86,9 +96,20 @@ func (a *app) sessionResume() *cobra.Command {
 	return c
 }
 
-func (a *app) started(ctx context.Context, req api.SessionStart) error {
+func (a *app) started(ctx context.Context, ask sessionAsk) error {
+	switch words := slices.DeleteFunc(slices.Clone(ask.network), func(v string) bool { return v != plan.NetworkNone && v != plan.NetworkAllow }); {
+	case len(ask.network) == 1 && len(words) == 1:
+		ask.Network.Mode = words[0]
+	case len(words) > 0:
+		return usagef("--network %q: %s stands alone: it goes with no other value", ask.network, words[0])
+	default:
+		ask.Network.Hosts = ask.network
+	}
 	return a.with(ctx, func(ctx context.Context, h *handle) error {
-		s, err := h.StartSession(ctx, req)
+		s, err := h.StartSession(ctx, ask.SessionStart)
+		if err != nil && ask.Session != "" {
+			return h.explain(ctx, err, "resume", "session", ask.Session)
+		}
 		if err != nil {
 			return err
 		}
@@ -112,7 +133,13 @@ func (a *app) printSession(s api.Session) error {
 
 func (a *app) sessionLs() *cobra.Command {
 	return &cobra.Command{
-		Use: "ls", Short: "List sessions, oldest first", Args: args(0, "no arguments"),
+		Use: "ls", Short: "List all sessions, oldest first; for the files of one, see session list",
+		Args: func(c *cobra.Command, got []string) error {
+			if len(got) > 0 {
+				return usagef("session ls: lists sessions, and takes no arguments: to list files of a session, use %s list ID [PATH]", c.Parent().CommandPath())
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, _ []string) error {
 			return a.with(c.Context(), func(ctx context.Context, h *handle) error {
 				all, err := h.Sessions(ctx)
@@ -134,7 +161,31 @@ func (a *app) onSession(c *cobra.Command, id string, do func(context.Context, *h
 	if err := idArg("session", id); err != nil {
 		return err
 	}
-	return a.with(c.Context(), do)
+	return a.with(c.Context(), func(ctx context.Context, h *handle) error { return h.explainSession(ctx, do(ctx, h), id) })
+}
+
+// explainSession says why nobody serves a session.
+func (h *handle) explainSession(ctx context.Context, err error, id string) error {
+	if !errors.Is(err, client.ErrNoSession) {
+		return err
+	}
+	s, failed := h.Session(ctx, id)
+	if failed != nil {
+		return h.explain(ctx, failed, "use", "session", id)
+	}
+	why := "has " + s.State // ended, expired, failed
+	switch session.State(s.State) {
+	case session.Starting:
+		return &coded{exitNotFound, fmt.Errorf("session %s: has not started yet: it is there when warmfleet session show %s says %s", id, id, session.Active)}
+	case session.Active:
+		return &coded{exitNotFound, fmt.Errorf("session %s: its worker %s does not answer: try again, or see warmfleet worker ls", id, s.Worker)}
+	case session.Lost:
+		why = fmt.Sprintf("is lost: its worker %s is gone", s.Worker)
+	}
+	if s.Checkpoint == "" {
+		return &coded{exitNotFound, fmt.Errorf("session %s: %s, and has no checkpoint: start another", id, why)}
+	}
+	return &coded{exitNotFound, fmt.Errorf("session %s: %s: go on from its last checkpoint with warmfleet session resume %s", id, why, id)}
 }
 
 func (a *app) sessionShow() *cobra.Command {
@@ -163,14 +214,22 @@ func (a *app) printCheckpoint(cp api.SessionCheckpoint, err error) error {
 }
 
 func (a *app) sessionCheckpoint() *cobra.Command {
-	return &cobra.Command{
-		Use: "checkpoint ID", Short: "Take a checkpoint, stored when it returns; waits for commands, goes beside detached ones and is fuzzy then", Args: args(1, "a session id"),
+	var wait bool
+	c := &cobra.Command{
+		Use: "checkpoint ID", Short: "Take a checkpoint, stored when it returns", Args: args(1, "a session id"),
+		Long: `Take a checkpoint, and print its id when it is stored. Commands that run, detached or not, are stopped while files are copied and
+go on; the checkpoint is fuzzy then: what they write may be half there. With --wait it is taken after the commands that run.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.onSession(c, args[0], func(ctx context.Context, h *handle) error {
+				if wait {
+					return a.printCheckpoint(h.CheckpointIdleSession(ctx, args[0]))
+				}
 				return a.printCheckpoint(h.CheckpointSession(ctx, args[0]))
 			})
 		},
 	}
+	c.Flags().BoolVar(&wait, "wait", false, "wait for commands that run; detached ones are not waited for")
+	return c
 }
 
 func (a *app) sessionRollback() *cobra.Command {
@@ -181,7 +240,11 @@ func (a *app) sessionRollback() *cobra.Command {
 				return err
 			}
 			return a.onSession(c, args[0], func(ctx context.Context, h *handle) error {
-				return a.printCheckpoint(h.RollbackSession(ctx, args[0], args[1]))
+				cp, err := h.RollbackSession(ctx, args[0], args[1])
+				if err != nil && !errors.Is(err, client.ErrNoSession) {
+					return h.explain(ctx, err, "roll back to", "checkpoint", args[1])
+				}
+				return a.printCheckpoint(cp, err)
 			})
 		},
 	}

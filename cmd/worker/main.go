@@ -57,7 +57,7 @@ func (f *flags) register(c *cobra.Command) {
 	fl.StringSliceVar(&f.Pools, "pools", nil, "named pools to serve")
 	fl.StringArrayVar(&f.AllowPaths, "allow-path", nil, "directory that path plans may name; may be repeated")
 	fl.StringVar(&f.hostID, "host-id", "", "this host's id (default /etc/machine-id)")
-	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred or off")
+	fl.StringVar(&f.isolation, "isolation", "required", "required, preferred, strong or off")
 	fleet.ShownFlags(fl, &f.shown)
 	fl.StringVar(&f.Layers, "layers", "", "how sandboxes' trees are made: auto, overlay, reflink or copy (WARMFLEET_LAYERS; default auto)")
 	fl.StringArrayVar(&f.labels, "labels", nil, "key=value; may be repeated")
@@ -67,6 +67,7 @@ func (f *flags) register(c *cobra.Command) {
 	fleet.LimitFlags(fl, &f.Config)
 	fleet.BudgetFlags(fl, &f.Config)
 	fleet.SecretFlags(fl, &f.Config)
+	fleet.AuthorFlag(fl, &f.Config)
 	fl.DurationVar(&f.stall, "transfer-stall", objectstore.DefaultStall, "how long a transfer of layers may make no progress before it fails")
 	fl.StringVar(&f.prefix, "prefix", "", `first token of all subjects (default "fleet")`)
 }
@@ -83,6 +84,9 @@ func serve(ctx context.Context, d *daemon.Daemon, nc *natsboot.Connection, cfg w
 		return err
 	}
 	w, err := shared.Worker(ctx, cfg, d.Log)
+	if errors.Is(err, worker.ErrNoStrong) {
+		err = daemon.Guarantee(err)
+	}
 	if err != nil {
 		return err
 	}
@@ -112,6 +116,9 @@ func (f flags) config() (worker.Config, error) {
 	cfg.StateDir = filepath.Join(dir, "worker")
 	if cfg.Expose, cfg.Caches, err = f.shown.Dirs(); err != nil {
 		return cfg, err
+	}
+	if st, err := os.Stat(cfg.SecretsDir); cfg.SecretsDir != "" && (err != nil || !st.IsDir()) {
+		return cfg, fmt.Errorf("--secrets-dir %q: no such directory: name one that exists", cfg.SecretsDir)
 	}
 	if cfg.AllowPaths, err = worker.RealPaths(f.AllowPaths); err != nil {
 		return cfg, err

@@ -27,6 +27,9 @@ import (
 	"github.com/warmfleet/warmfleet/internal/termsafe"
 )
 
+// ErrGuarantee is what an error matches that says that this machine lacks what was required (exit 10).
+var ErrGuarantee = errors.New("daemon: a required guarantee does not hold")
+
 // ErrUsage is what an error matches that people can mend on the command line (exit 2).
 var ErrUsage = errors.New("usage")
 
@@ -106,8 +109,19 @@ func Main(c *cobra.Command) int {
 	if errors.Is(err, natsboot.ErrNoStateDir) || errors.Is(err, ErrUsage) {
 		return 2
 	}
+	if errors.Is(err, ErrGuarantee) {
+		return 10
+	}
 	return 1
 }
+
+// Guarantee makes an error one of ErrGuarantee.
+func Guarantee(err error) error { return guarantee{err} }
+
+type guarantee struct{ error }
+
+func (g guarantee) Is(target error) bool { return target == ErrGuarantee }
+func (g guarantee) Unwrap() error        { return g.error }
 
 // Usage makes an error one of ErrUsage; nil stays nil.
 func Usage(err error) error {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/warmfleet/warmfleet/internal/disk"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/internal/limit"
@@ -25,9 +26,12 @@ import (
 // Report is what was found. Its JSON is part of the contract of the command line: fields
 // may be added, none changes its meaning.
 type Report struct {
-	Isolation  string `json:"isolation"`
-	Overlay    bool   `json:"overlay"`
-	OverlayWhy string `json:"overlay_why,omitempty"`
+	Isolation string `json:"isolation"`
+	// IsolationWhy says why it is not a better rung, "" for the best.
+	IsolationWhy string `json:"isolation_why,omitempty"`
+	IsolationFix string `json:"isolation_fix,omitempty"` // what to do for a better one
+	Overlay      bool   `json:"overlay"`
+	OverlayWhy   string `json:"overlay_why,omitempty"`
 	// Layers is how a worker here would make the trees of sandboxes, Drivers what each way lacks, "" where it works.
 	Layers  layer.Choice      `json:"layers"`
 	Drivers map[string]string `json:"drivers"`
@@ -81,6 +85,7 @@ type examination struct {
 	groups  *limit.Groups
 	dir     string // private, on the state directory's file system
 	report  Report
+	noDisk  error // why no disk could be made for a sandbox
 	held    isolate.Report
 	visible map[string]string  // program -> where a sandbox has it
 	here    map[string]Program // as this process finds them
@@ -93,6 +98,9 @@ func (e *examination) run(ctx context.Context) error {
 	}
 	var alone sync.WaitGroup
 	var findErr error
+	strong := ""
+	alone.Go(func() { _, e.noDisk = disk.Open(ctx, e.dir) })
+	alone.Go(func() { strong = said(e.tryStrong(ctx)) })
 	alone.Go(func() { e.visible, findErr = isolate.FindPrograms(ctx, e.held.Rung, e.subdir("find"), programs()) })
 	err = e.tryLimits(ctx)
 	alone.Wait()
@@ -102,15 +110,18 @@ func (e *examination) run(ctx context.Context) error {
 	if err := e.tryDisk(); err != nil {
 		return err
 	}
-	e.report.Isolation, e.report.Overlay, e.report.OverlayWhy = string(e.held.Rung), e.held.Overlay, e.held.OverlayWhy
+	e.report.Isolation, e.report.IsolationWhy, e.report.IsolationFix = string(e.held.Rung), e.held.RungWhy, e.held.RungFix
+	e.report.Overlay, e.report.OverlayWhy = e.held.Overlay, e.held.OverlayWhy
 	if err := e.tryLayers(); err != nil {
 		return err
 	}
+	e.holdDisk()
 	e.report.Guarantees = e.held.Guarantees
 	if e.report.Missing = e.held.Unmet(isolate.NetworkNone); e.report.Missing == nil {
 		e.report.Missing = []string{}
 	}
 	e.report.System = e.system(ctx)
+	e.report.System.Strong = strong
 	e.report.State, err = e.stateDir()
 	return err
 }
@@ -118,8 +129,8 @@ func (e *examination) run(ctx context.Context) error {
 // subdir makes a directory that belongs to sandboxes, as far as possible.
 func (e *examination) subdir(name string) string {
 	dir := filepath.Join(e.dir, name)
-	if os.Mkdir(dir, 0o755) == nil && e.held.Rung == isolate.RungRoot {
-		os.Chown(dir, isolate.HostID, isolate.HostID)
+	if owner := e.held.Rung.Owner(); os.Mkdir(dir, 0o755) == nil && owner != os.Getuid() {
+		os.Chown(dir, owner, owner)
 	}
 	return dir
 }
@@ -161,6 +172,17 @@ func (e *examination) breakPromises(broken map[string]string) {
 	}
 }
 
+// holdDisk says whether sandboxes can have disks of their own, unless not even measuring works instead.
+func (e *examination) holdDisk() {
+	err := e.noDisk
+	if err == nil && e.report.Layers.Driver != layer.Overlay {
+		err = fmt.Errorf("trees are made by %s", e.report.Layers.Driver)
+	}
+	if e.held.Guarantees[isolate.Disk].State != isolate.Absent || err == nil {
+		limit.DescribeDisk(&e.held, err)
+	}
+}
+
 // tryDisk measures what was written, as is done while steps run.
 func (e *examination) tryDisk() error {
 	const written = 1 << 20
@@ -184,10 +206,8 @@ func (e *examination) tryDisk() error {
 
 // tryLayers chooses the driver as a worker of this state directory would, and tries the others.
 func (e *examination) tryLayers() error {
-	o := layer.Options{Owner: os.Getuid(), Log: e.options.Log}
-	if e.held.Rung == isolate.RungRoot {
-		o.Owner, o.Trusted = isolate.HostID, true
-	}
+	owner := e.held.Rung.Owner()
+	o := layer.Options{Owner: owner, Trusted: owner == isolate.HostID, Log: e.options.Log}
 	cache, err := layer.OpenCache(filepath.Join(e.dir, "layers"), o)
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 
 // guarantees are the names that scripts rely on.
 func guarantees() []string {
-	return []string{"writes", "hidden_files", "tree_kill", "hidden_env", "network", "memory", "cpu", "pids", "disk"}
+	return []string{"writes", "hidden_files", "tree_kill", "hidden_env", "network", "unix_sockets", "processes", "memory", "cpu", "pids", "disk"}
 }
 
 func TestExamine(t *testing.T) {

@@ -24,6 +24,8 @@ type System struct {
 	Landlock int `json:"landlock_abi"`
 	// Cgroups are what bounds plans: v2, v1 or none.
 	Cgroups string `json:"cgroups"`
+	// Strong says why isolation strong would be refused, "" where commands can have kernels of their own.
+	Strong string `json:"strong"`
 }
 
 func (e *examination) system(ctx context.Context) System {
@@ -32,8 +34,11 @@ func (e *examination) system(ctx context.Context) System {
 	if unix.Uname(&u) == nil {
 		s.Kernel = unix.ByteSliceToString(u.Release[:])
 	}
-	if e.held.Rung == isolate.RungBare {
+	switch {
+	case e.held.Rung == isolate.RungBare:
 		s.UserNamespaces = e.held.Guarantees[isolate.HiddenFiles].Why
+	case !e.held.Rung.Mounts():
+		s.UserNamespaces = e.held.RungWhy
 	}
 	s.IDMap = said(e.tryIDMap(ctx))
 	s.Seccomp = said(seccomp())

@@ -59,10 +59,8 @@ func (l *Local) readWorker(ctx context.Context, dir string) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := layer.Options{Owner: os.Getuid(), Log: l.log}
-	if report.Rung == isolate.RungRoot { // as the worker has it
-		o.Owner, o.Trusted = isolate.HostID, true
-	}
+	owner := report.Rung.Owner() // as the worker has it
+	o := layer.Options{Owner: owner, Trusted: owner == isolate.HostID, Log: l.log}
 	return l.Fleet.openReader(dir, o)
 }
 

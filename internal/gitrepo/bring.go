@@ -53,7 +53,8 @@ type Brought struct {
 // Bring moves a sandbox's work tree to a tip that Sync found, so that its repository is what a clone of the remote would be:
 // the objects it lacks are streamed in, remote-tracking branches and tags are set as the remote has them, HEAD is on the tip's
 // branch and no other branch of an earlier tip is left, tracked files are reset, half-done merges and locks are gone. Untracked
-// and ignored files stay, as do other branches. What the repository's own configuration and attributes say of hooks, monitors, filters,
+// and ignored files stay, as do other branches. Submodules that may be fetched (r.Submodules) are at the commits that the tip records, each
+// with a repository of its own, whose objects come from the worker's mirror of it. What the repository's own configuration and attributes say of hooks, monitors, filters,
 // work tree and sparse checkout counts for nothing. It returns only when HEAD and tracked files are seen to be at the tip;
 // ErrNotBrought otherwise, and then, as after any error, the sandbox has to be thrown away.
 //
@@ -63,10 +64,21 @@ func (s *Store) Bring(ctx context.Context, r Remote, t Tip, w WorkTree) (Brought
 	if err != nil {
 		return Brought{}, err
 	}
+	var mods []submodule
+	var unfilled []string
+	if len(r.Submodules) > 0 {
+		mods, unfilled = s.fetchSubmodules(ctx, r, rem, t)
+	}
 	ctx, cancel := context.WithTimeoutCause(ctx, bringLimit, fmt.Errorf("it did not end within %s", bringLimit))
 	defer cancel()
-	b := bringer{git: s.git, dir: s.mirrorDir(rem), tip: t, sandbox: &sandboxGit{tree: w}}
+	b := bringer{git: s.git, dir: s.mirrorDir(rem), tip: t, sandbox: &sandboxGit{tree: w}, fills: len(r.Submodules) > 0}
 	out, err := b.bring(ctx)
+	if err == nil {
+		var moved bool
+		var refused []string
+		moved, refused, err = b.fill(ctx, mods)
+		out.Moved, out.Notes = out.Moved || moved, slices.Concat(out.Notes, unfilled, refused)
+	}
 	if err != nil {
 		if !errors.Is(err, errInSandbox) {
 			s.doubt(rem, err)
@@ -82,6 +94,7 @@ type bringer struct {
 	dir     string // the mirror
 	tip     Tip
 	sandbox *sandboxGit
+	fills   bool // submodules are filled
 }
 
 func (b bringer) bring(ctx context.Context) (Brought, error) {
@@ -197,8 +210,8 @@ func (b bringer) mirrorKnows(ctx context.Context, hashes []string) (known []stri
 			known = append(known, h)
 		}
 	}
-	if there(len(hashes)) {
-		notes = append(notes, "submodules are not fetched: their directories stay as they are")
+	if there(len(hashes)) && !b.fills {
+		notes = append(notes, "submodules are not fetched: their directories stay as they are; a pool file can list in submodules where they may come from")
 	}
 	if there(len(hashes) + 1) {
 		text := &boundedWriter{left: maxInfoFile}

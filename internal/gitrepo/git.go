@@ -50,6 +50,7 @@ func FindGit() (Git, error) {
 		return Git{}, fmt.Errorf("gitrepo: find git: %w: install git, or have it in PATH", err)
 	}
 	probe := exec.Command(bin, "--version")
+	probe.Env = []string{"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "LANGUAGE=C"}
 	probe.SysProcAttr = &syscall.SysProcAttr{}
 	containBy(probe.SysProcAttr)
 	return Git{bin: bin, path: os.Getenv("PATH"), contain: probe.Run() == nil}, nil

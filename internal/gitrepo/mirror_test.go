@@ -244,6 +244,7 @@ func findText(t *testing.T, dir string, words ...string) string {
 
 // A remote that accepts and never answers is given up after the timeout; callers who wait together fail together.
 func TestStore_FromURLStalled(t *testing.T) {
+	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -16,6 +16,8 @@ var errInSandbox = errors.New("in the sandbox")
 type sandboxGit struct {
 	tree WorkTree
 	off  []string // settings that switch the repository's own filters off
+	in   string   // the submodule that it works in, "" for the repository itself
+	more []string // variables for scripts
 }
 
 // found is what prepare found.
@@ -145,12 +147,25 @@ func (s *sandboxGit) run(ctx context.Context, in io.Reader, args ...string) erro
 
 // script runs a script of ours as an alias of git, with git's settings around it.
 func (s *sandboxGit) script(ctx context.Context, in io.Reader, text string) ([]byte, error) {
-	return s.git(ctx, sandboxEnv(append([]string{"alias.warmfleet-script=" + text}, s.off...)), SandboxGit{Args: []string{"warmfleet-script"}, Stdin: in})
+	return s.git(ctx, append(s.env("alias.warmfleet-script="+text), s.more...), SandboxGit{Args: []string{"warmfleet-script"}, Stdin: in})
 }
 
 // output runs git in the sandbox and returns its stdout, bounded.
 func (s *sandboxGit) output(ctx context.Context, in io.Reader, args ...string) ([]byte, error) {
-	return s.git(ctx, sandboxEnv(s.off), SandboxGit{Args: args, Stdin: in})
+	return s.git(ctx, s.env(), SandboxGit{Args: args, Stdin: in})
+}
+
+// env is the environment of git in the repository, or the submodule.
+func (s *sandboxGit) env(settings ...string) []string {
+	git, tree := ".git", "."
+	if s.in != "" {
+		git, tree = s.in+"/.git", s.in
+	}
+	where := []string{"GIT_DIR=" + git, "GIT_WORK_TREE=" + tree}
+	if s.in == "" { // that of a submodule may be a file that names its directory
+		where = append(where, "GIT_COMMON_DIR="+git)
+	}
+	return append(sandboxEnv(append(settings, s.off...)), where...)
 }
 
 func (s *sandboxGit) git(ctx context.Context, env []string, c SandboxGit) ([]byte, error) {
@@ -174,7 +189,7 @@ func sandboxEnv(settings []string) []string {
 		"core.ignoreStat=false", "core.checkStat=minimal", "core.trustctime=false", "core.fileMode=true", "core.symlinks=true",
 		"core.ignoreCase=false", "core.autocrlf=false", "core.eol=native", "core.safecrlf=false", "advice.detachedHead=false",
 	}, settings...)),
-		"GIT_DIR=.git", "GIT_COMMON_DIR=.git", "GIT_WORK_TREE=.", "LC_ALL=C", "LANGUAGE=C", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_CONFIG_NOSYSTEM=1",
+		"LC_ALL=C", "LANGUAGE=C", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_SYSTEM=/dev/null", "GIT_CONFIG_NOSYSTEM=1",
 		"GIT_ATTR_NOSYSTEM=1", "GIT_NO_REPLACE_OBJECTS=1", "GIT_NO_LAZY_FETCH=1", "GIT_ALLOW_PROTOCOL="+noProtocol, "GIT_TERMINAL_PROMPT=0", "GIT_OPTIONAL_LOCKS=0",
 		"GIT_PAGER=cat", "GIT_EDITOR=/bin/false", "GIT_REFLOG_ACTION=sync", "GIT_COMMITTER_NAME=warmfleet", "GIT_COMMITTER_EMAIL=warmfleet@localhost")
 }

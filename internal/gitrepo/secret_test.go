@@ -72,6 +72,7 @@ func TestStore_SyncCaseJ1TokenStaysOut(t *testing.T) {
 
 // Case J1, when things go wrong: one line that says what it is, without the token.
 func TestStore_SyncCaseJ1Errors(t *testing.T) {
+	t.Parallel()
 	answers := func(code int) string {
 		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 			user, password, _ := req.BasicAuth()

@@ -34,6 +34,9 @@ type Identity struct {
 	Name, Email string
 }
 
+// Whole tells whether git can commit as it.
+func (i Identity) Whole() bool { return i.Name != "" && i.Email != "" }
+
 // tip is a resolved ref.
 type tip struct {
 	commit string
@@ -50,6 +53,7 @@ type source struct {
 	shallow []byte // the boundary of a shallow repository, normalised
 	remote  string // what the base's origin is, "" for none
 	mirror  bool   // it is a mirror: no work tree of an original is beside it
+	fills   bool   // a Bring that follows fills submodules, and says what it did not
 	bare    bool
 	settings
 }

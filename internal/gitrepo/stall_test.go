@@ -38,6 +38,7 @@ func serveFiles(t *testing.T, r repo) string {
 
 // Case C6: who accepts and then says nothing is given up within the limit, for all that wait, and nobody else waits.
 func TestStore_SyncCaseC6Silent(t *testing.T) {
+	t.Parallel()
 	address, _ := remotetest.Silent(t)
 	good := sample(t)
 	for _, scheme := range []string{"http", "git", "ssh"} {
@@ -65,6 +66,7 @@ func TestStore_SyncCaseC6Silent(t *testing.T) {
 
 // Case C6, in the midst of a fetch: the last good state stays, the lock is free, and the next fetch has all.
 func TestStore_SyncCaseC6StallsHalfway(t *testing.T) {
+	t.Parallel()
 	remote := serve(t, sample(t), "")
 	relay := remotetest.Between(t, remote.url)
 	dir := t.TempDir()
@@ -99,6 +101,7 @@ func TestStore_SyncCaseC6StallsHalfway(t *testing.T) {
 
 // Case C6, the control: a slow remote finishes, however often the limit passes meanwhile.
 func TestStore_SyncCaseC6Slow(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []string{"git", "plain files"} {
 		t.Run(kind, func(t *testing.T) {
 			r := large(t, 200<<10)

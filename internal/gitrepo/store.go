@@ -78,6 +78,7 @@ type Store struct {
 	fetches statedir.Group[source]
 	syncs   statedir.Group[Tip]
 	known   sync.Map // Tip of the last Sync, by key
+	failed  sync.Map // fetchFailure of a submodule, by key
 }
 
 // OpenStore opens or makes the store in o.Dir.
@@ -187,6 +188,9 @@ func (src source) base(b baseRecord, chain layer.Chain, release func()) Base {
 		base.Notes = append(base.Notes, noteBare)
 	}
 	for _, m := range b.Submodules {
+		if src.fills {
+			break
+		}
 		base.Notes = append(base.Notes, fmt.Sprintf("submodule %q is not fetched: its directory is empty", m))
 	}
 	if src.shallow != nil {

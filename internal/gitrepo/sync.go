@@ -30,6 +30,9 @@ type Remote struct {
 	Credential func(context.Context) (Credential, error)
 	// Who names where Credential has it from, "" for nobody: what one was told is Known to that one alone.
 	Who string
+	// Submodules are the URLs that Bring may fetch submodules from, since whoever writes to the repository says where they
+	// come from: of a repository, or with a slash at the end of all below. None: submodules are left alone.
+	Submodules []string
 }
 
 // Tip is what a Remote was at.
@@ -65,7 +68,7 @@ func (s *Store) Sync(ctx context.Context, r Remote) (Tip, error) {
 	return t, nil
 }
 
-// Known is what the last Sync of this process found for the same Who, without asking anybody.
+// Known is what the last Sync of this process found for the same Who, without asking anybody; nothing once the remote denied access.
 func (s *Store) Known(r Remote) (Tip, bool) {
 	rem, err := parseRemote(r.URL)
 	if err != nil {
@@ -86,6 +89,9 @@ func (s *Store) sync(ctx context.Context, rem remote, r Remote) (Tip, error) {
 	err := s.inMirror(ctx, rem, func(f fetcher) error {
 		began := time.Now()
 		refs, err := f.ask(ctx, r.Ref)
+		if errors.Is(err, ErrDenied) {
+			s.known.Delete(knownKey(rem, r)) // what it gave before is no longer for this one
+		}
 		if err != nil {
 			return err
 		}
@@ -198,7 +204,8 @@ func (f fetcher) keepDefault(head string) error {
 	return writeOnce(path, "ref: "+syncHeads+name+"\n")
 }
 
-// FromMirror gives the base of a tip that Sync found, without asking the remote again.
+// FromMirror gives the base of a tip that Sync found, without asking the remote again. Where r lists submodules, they are left to
+// Bring, and so are the notes on them.
 func (s *Store) FromMirror(ctx context.Context, r Remote, t Tip) (Base, error) {
 	rem, err := parseRemote(r.URL)
 	if err != nil {
@@ -208,6 +215,7 @@ func (s *Store) FromMirror(ctx context.Context, r Remote, t Tip) (Base, error) {
 	if err != nil {
 		return Base{}, fmt.Errorf("gitrepo: read the mirror of %q: %w", rem.url, err)
 	}
+	src.fills = len(r.Submodules) > 0
 	b, err := s.base(ctx, src)
 	s.doubt(rem, err)
 	return b, err

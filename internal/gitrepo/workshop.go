@@ -112,7 +112,10 @@ func finishTree(dir string, mtime time.Time) error {
 		if err != nil {
 			return err
 		}
-		return finish(path, info, finalMode(info.Mode(), strings.HasPrefix(path, objects)), own, mtime)
+		if err := finish(path, info, finalMode(info.Mode(), strings.HasPrefix(path, objects)), own); err != nil {
+			return err
+		}
+		return setTime(path, mtime)
 	})
 	if err != nil {
 		return fmt.Errorf("gitrepo: finish layer: %w", err)
@@ -147,7 +150,7 @@ func finalMode(m fs.FileMode, object bool) fs.FileMode {
 	return 0o644
 }
 
-func finish(path string, info fs.FileInfo, mode fs.FileMode, own owner, mtime time.Time) error {
+func finish(path string, info fs.FileInfo, mode fs.FileMode, own owner) error {
 	if own.uid >= 0 {
 		if err := os.Lchown(path, own.uid, own.gid); err != nil {
 			return err
@@ -158,7 +161,7 @@ func finish(path string, info fs.FileInfo, mode fs.FileMode, own owner, mtime ti
 			return err
 		}
 	}
-	return setTime(path, mtime)
+	return nil
 }
 
 func setTime(path string, mtime time.Time) error {

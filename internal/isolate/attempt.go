@@ -17,6 +17,9 @@ const (
 	attemptWrite   = "write"
 	attemptEnviron = "environ"
 	attemptConnect = "connect"
+	attemptSocket  = "socket"
+	attemptProcess = "process"
+	attemptModes   = "modes"
 	attemptOutlive = "outlive"
 	attemptHog     = "hog"
 	attemptFork    = "fork"
@@ -39,6 +42,12 @@ func attempt(name, argument string) int {
 		how = readEnvironments(argument)
 	case attemptConnect:
 		how = connectLoopback(argument)
+	case attemptSocket:
+		how = connectSocket(argument)
+	case attemptProcess:
+		how = findProcess(argument)
+	case attemptModes:
+		how = changeModes(argument)
 	case attemptHog:
 		how = hog(argument)
 	case attemptFork:
@@ -90,7 +99,7 @@ func readEnvironments(worker string) string {
 	}
 	self := fmt.Sprintf("/proc/%d/environ", os.Getpid())
 	for _, name := range names {
-		if content, err := os.ReadFile(name); err == nil && name != self {
+		if content, err := os.ReadFile(name); err == nil && len(content) > 0 && name != self {
 			return fmt.Sprintf("%s could be read (%d bytes)", name, len(content))
 		}
 	}
@@ -112,6 +121,42 @@ func connectLoopback(port string) string {
 	defer unix.Close(fd)
 	if unix.Connect(fd, &unix.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}) == nil {
 		return "a server on the host's loopback could be reached"
+	}
+	return ""
+}
+
+func connectSocket(name string) string {
+	for address, by := range map[string]string{name: "by its path", "@" + name: "by its name"} {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			return ""
+		}
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: address})
+		unix.Close(fd)
+		if err == nil {
+			return "a server on a Unix socket of the host could be reached " + by
+		}
+	}
+	return ""
+}
+
+func findProcess(worker string) string {
+	pid, err := strconv.Atoi(worker)
+	if err != nil {
+		return err.Error()
+	}
+	if unix.Kill(pid, 0) == nil {
+		return "the worker could be signalled"
+	}
+	if _, err := os.ReadFile("/proc/" + worker + "/cmdline"); err == nil {
+		return "the host's processes can be seen, with their arguments"
+	}
+	return ""
+}
+
+func changeModes(secret string) string {
+	if os.Chmod(secret, 0o644) == nil {
+		return "modes, times and attributes of the worker's user's files can be changed, not their content"
 	}
 	return ""
 }

@@ -1,9 +1,11 @@
 package isolate_test
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,7 +56,10 @@ func TestBare_Files(t *testing.T) {
 	if err := os.Symlink("/", filepath.Join(dir, "root")); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.WriteFile(ctx, isolate.FileWrite{Path: "root/tmp/file", Content: []byte("x"), MkdirAll: true}); err != nil {
+	if err := i.WriteFile(ctx, isolate.FileWrite{Path: "root/tmp/file", Content: []byte("x"), MkdirAll: true}); !errors.Is(err, syscall.EXDEV) {
+		t.Errorf("through a link that leads out: got %v", err)
+	}
+	if err := i.WriteFile(ctx, isolate.FileWrite{Path: "tmp/file", Content: []byte("x"), MkdirAll: true}); err != nil {
 		t.Error(err)
 	}
 	if content, err := os.ReadFile(filepath.Join(dir, "tmp/file")); err != nil || string(content) != "x" {

@@ -10,7 +10,7 @@ import (
 // CachesDir is where caches appear in a sandbox, each under its name.
 const CachesDir = "/cache"
 
-// Cache is a directory that commands find in CachesDir. RungBare has none.
+// Cache is a directory that commands find in CachesDir. Where workspaces are no mounts there are none.
 type Cache struct {
 	Name  string
 	Mount *os.File // what is shown; the caller's to close when Start has returned
@@ -53,6 +53,9 @@ func (c Config) cacheEnv() []string {
 // Written are the directories of the host that take what commands write beside the workspace and memory.
 func (i *Init) Written() []string {
 	var dirs []string
+	if i.private != "" && i.config.Rung != RungBare {
+		dirs = append(dirs, i.private)
+	}
 	for _, c := range i.config.Caches {
 		dirs = append(dirs, c.Upper)
 	}

@@ -22,9 +22,9 @@ type Detached struct {
 // what it starts, but Detach does, and with it every checkpoint and rollback, and Close. It
 // waits its turn as Exec does, and returns when the program runs. What it prints goes to a
 // new file in HOME, which the sandbox's scratch space bounds and no layer has. Of the
-// command only Argv, Env, Dir, Secrets and Sync may be set; secrets stay for as long as it
-// runs. While others are killed around it, it is stopped for some milliseconds. On RungBare
-// that is best effort, like every end of a tree there. At most MaxDetached.
+// command only Argv, Env, Dir and Secrets may be set; secrets stay for as long as it
+// runs. While others are killed around it, it is stopped for some milliseconds. On RungLandlock
+// and RungBare that is best effort, like every end of a tree there. At most MaxDetached.
 func (i *Init) Start(ctx context.Context, c Command) (Detached, error) {
 	err := c.check()
 	if err == nil && (c.Stdin != nil || c.Stdout != nil || c.Stderr != nil || c.Timeout != 0 || c.Started != nil) {
@@ -43,8 +43,9 @@ func (i *Init) Start(ctx context.Context, c Command) (Detached, error) {
 	}
 	m := i.request(c)
 	i.mu.Lock()
-	m.Log = fmt.Sprintf("%s/detached-%d.log", i.home(), i.lastID+1)
+	log := fmt.Sprintf("/detached-%d.log", i.lastID+1)
 	i.mu.Unlock()
+	m.Log = i.hostHome() + log
 	frame, err := i.call(ctx, wire.KindExec, m)
 	if err != nil {
 		return Detached{}, fmt.Errorf("isolate: start detached: %w", err)
@@ -56,7 +57,7 @@ func (i *Init) Start(ctx context.Context, c Command) (Detached, error) {
 	if exited.Start != "" {
 		return Detached{}, fmt.Errorf("isolate: start detached: %s", exited.Start)
 	}
-	return Detached{PID: int(exited.PID), Log: m.Log}, nil
+	return Detached{PID: int(exited.PID), Log: i.home() + log}, nil
 }
 
 // Detached is how many processes that Start started run, or have left some that do.

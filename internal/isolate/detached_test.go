@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -35,13 +36,16 @@ func detached(t *testing.T, i *isolate.Init) int {
 func TestInit_Start(t *testing.T) {
 	eachRung(t, func(t *testing.T, i *isolate.Init) {
 		d := startDetached(t, i, "echo out; echo err >&2; cat; (setsid sleep 61 &) ; sleep 62")
-		count := func(name string) string {
-			out, r := runScript(t, i, fmt.Sprintf("pgrep -f -c '^sleep %s$'; true", name))
-			if r.Cause != isolate.CauseExit {
-				t.Fatalf("got %+v", r)
+		sleepers := func(seconds string) (pids []int) {
+			for _, pid := range inside.Descendants(i.Pid()) {
+				line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+				if err == nil && string(line) == "sleep\x00"+seconds+"\x00" {
+					pids = append(pids, pid)
+				}
 			}
-			return strings.TrimSpace(out)
+			return pids
 		}
+		count := func(seconds string) string { return fmt.Sprint(len(sleepers(seconds))) }
 		eventually(t, "its children", func() bool { return count("61") == "1" && count("62") == "1" })
 		if out, _ := runScript(t, i, "sort "+d.Log); out != "err\nout\n" {
 			t.Errorf("log: got %q", out)
@@ -58,8 +62,13 @@ func TestInit_Start(t *testing.T) {
 		if a, b, n := count("61"), count("62"), detached(t, i); a != "1" || b != "1" || n != 1 {
 			t.Errorf("got %s and %s of its processes, %d detached; want 1 of each", a, b, n)
 		}
-		if out, _ := runScript(t, i, "pkill -f 'sleep 6[12]'"); out != "" {
-			t.Errorf("got %q", out)
+		for _, pid := range slices.Concat(sleepers("62"), sleepers("61")) {
+			if n := detached(t, i); n != 1 {
+				t.Errorf("%d detached before the last has ended, want 1", n)
+			}
+			if err := unix.Kill(pid, unix.SIGTERM); err != nil {
+				t.Error(err)
+			}
 		}
 		eventually(t, "its end", func() bool { return detached(t, i) == 0 })
 		eventually(t, "nothing left", func() bool { return len(inside.Descendants(i.Pid())) == 0 })

@@ -5,8 +5,11 @@ import "os"
 // BaseEnv is the environment that every command needs, without what a plan adds.
 func (i *Init) BaseEnv() []string {
 	dir, tmp := i.home(), "/tmp"
-	if i.config.Rung == RungBare {
+	switch i.config.Rung {
+	case RungBare:
 		tmp = os.TempDir()
+	case RungLandlock:
+		tmp = i.private + "/tmp"
 	}
 	return append([]string{
 		// Go's own place of installation; it comes with /usr where it is there.
@@ -18,9 +21,22 @@ func (i *Init) BaseEnv() []string {
 // sandboxHome is where HOME is inside the namespaces.
 const sandboxHome = "/home/sandbox"
 
+// home is HOME as commands see it.
 func (i *Init) home() string {
-	if i.config.Rung == RungBare {
-		return i.homeDir
+	switch i.config.Rung {
+	case RungBare, RungLandlock:
+		return i.hostHome()
 	}
 	return sandboxHome
+}
+
+// hostHome is HOME as the init sees it.
+func (i *Init) hostHome() string {
+	switch {
+	case i.config.Rung.Mounts():
+		return sandboxHome
+	case i.config.Rung == RungBare:
+		return i.private
+	}
+	return i.private + "/home"
 }

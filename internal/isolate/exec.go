@@ -25,6 +25,8 @@ const (
 	// afterwards the whole init is killed.
 	killLimit = 10 * time.Second
 	copySize  = 32 << 10 // bytes read at once
+	// pipeSize is what a command may be ahead of who reads its output, in bytes: four times what pipes have, for half the switches.
+	pipeSize = 256 << 10
 )
 
 // Cause says why a command ended.
@@ -55,19 +57,17 @@ type Command struct {
 	Stdin io.Reader
 	// Stdout and Stderr get the bytes as they come, on one goroutine each, or on one for
 	// both when they are the same. While a Write blocks so does the command, once the
-	// pipe (64 KiB) is full; and Exec does not return before the Write does. nil discards.
+	// pipe (256 KiB) is full; and Exec does not return before the Write does. nil discards.
 	Stdout, Stderr io.Writer
 	Timeout        time.Duration // 0: none
 	Grace          time.Duration // from SIGTERM to SIGKILL, both to the whole tree; 0: DefaultGrace
 	Started        func()        // called once the program runs, if it ever does
 	// Secrets are files that only this command and what it starts sees, by name: SecretsDir/NAME, mode 0400, in memory,
-	// gone with the last process that saw them. See MaxSecrets. RungBare keeps them in a private directory instead,
-	// named by SecretsVariable, until the command ends; other commands' processes can read them there meanwhile.
+	// gone with the last process that saw them. See MaxSecrets. RungLandlock and RungBare keep them in a private directory
+	// instead, named by SecretsVariable, until the command ends; on RungBare other commands' processes can read them there meanwhile.
 	Secrets map[string][]byte
 	// Script, if not empty, is a file like a secret; its path becomes the last argument. At most MaxScript bytes.
 	Script []byte
-	// Sync: the command may write to the workspace while it is held; see Hold.
-	Sync bool
 	// Processes, if not 0, is how many processes and threads there may be at once, kept by RLIMIT_NPROC: for where no
 	// group counts them, and where the kernel counts each user namespace apart (Report.ProcessLimit).
 	Processes int
@@ -80,6 +80,7 @@ type Result struct {
 	Cause      Cause
 	Duration   time.Duration // of the program itself
 	StartError string        // one line, with CauseStart
+	Why        string        // of an ExceededError that ended it
 	Left       int           // processes and threads it left behind, counted where Command.Processes is set
 }
 
@@ -138,6 +139,7 @@ type run struct {
 	id      uint64
 	answers <-chan wire.Frame
 	cause   Cause // why we ended it, "" if we did not
+	why     string
 }
 
 func (r *run) wait(ctx context.Context) (Result, error) {
@@ -160,14 +162,18 @@ func (r *run) wait(ctx context.Context) (Result, error) {
 			step = r.terminate(CauseTimeout, step)
 		case <-cancelled:
 			cancelled = nil
-			if limit := exceeded(context.Cause(ctx)); limit != "" && r.cause == "" {
-				r.cause, killed = limit, true
+			if limit := exceeded(context.Cause(ctx)); limit != nil && r.cause == "" {
+				r.cause, r.why, killed = limit.Cause, limit.Why, true
 				r.signal(true)
 				step = time.After(killLimit)
 				continue
 			}
 			step = r.terminate(CauseCancelled, step)
 		case <-step:
+			if r.unpaused() { // it had no time to end
+				step = time.After(killLimit)
+				continue
+			}
 			if killed {
 				r.init.process.os.Kill()
 				step = nil
@@ -180,6 +186,16 @@ func (r *run) wait(ctx context.Context) (Result, error) {
 			return r.drain()
 		}
 	}
+}
+
+// unpaused waits for the end of a Pause, and tells whether there was one.
+func (r *run) unpaused() (waited bool) {
+	if !r.init.still.TryRLock() {
+		r.init.still.RLock()
+		waited = true
+	}
+	r.init.still.RUnlock()
+	return waited
 }
 
 // drain takes what arrived before the init died.
@@ -211,6 +227,8 @@ func (r *run) terminate(cause Cause, step <-chan time.Time) <-chan time.Time {
 }
 
 func (r *run) signal(kill bool) {
+	r.init.still.RLock() // behind a Pause, which it would undo
+	defer r.init.still.RUnlock()
 	id, _, err := r.init.send(wire.KindSignal, &wire.Signal{Exec: r.id, Kill: kill})
 	if err == nil {
 		r.init.drop(id)
@@ -230,7 +248,11 @@ func (r *run) answer(frame wire.Frame) (result Result, over bool, err error) {
 		if err := frame.Decode(&m); err != nil {
 			return Result{}, true, fmt.Errorf("isolate: exec: %w", err)
 		}
-		return r.result(m), true, nil
+		result := r.result(m)
+		if m.Terminated {
+			result.Why = r.why
+		}
+		return result, true, nil
 	}
 	frame.Close()
 	return Result{}, true, fmt.Errorf("isolate: exec: unexpected frame %d", frame.Kind)
@@ -309,6 +331,7 @@ func (o *outputs) open(w io.Writer) (uint64, error) {
 		return 0, err
 	}
 	o.child = append(o.child, ends[1])
+	_, _ = unix.FcntlInt(uintptr(ends[1]), unix.F_SETPIPE_SZ, pipeSize) // a user with many pipes is refused: any size does
 	if err := unix.SetNonblock(ends[0], true); err != nil {
 		unix.Close(ends[0])
 		return 0, err

@@ -68,6 +68,9 @@ func TestInit_Exec_Grace(t *testing.T) {
 		least, most time.Duration
 	}{
 		{"trap 'sleep 0.3; echo bye; exit 0' TERM; sleep 60 & wait", plain{Cause: isolate.CauseTimeout}, "bye\n", 300 * time.Millisecond, 2 * time.Second},
+		// The shell dies of the signal at once; what it runs, and what left its session, has the grace all the same.
+		{"sh -c \"trap 'sleep 0.3; echo bye; exit 0' TERM; sleep 60 & wait\"; true", plain{Code: -1, Cause: isolate.CauseTimeout}, "bye\n", 400 * time.Millisecond, 2 * time.Second},
+		{"setsid sh -c \"trap 'sleep 0.3; echo bye; exit 0' TERM; sleep 60 & wait\" & wait", plain{Code: -1, Cause: isolate.CauseTimeout}, "bye\n", 400 * time.Millisecond, 2 * time.Second},
 		{"trap '' TERM; while :; do sleep 1; done", plain{Code: -1, Cause: isolate.CauseTimeout}, "", 1200 * time.Millisecond, 3 * time.Second},
 	} {
 		began := time.Now()
@@ -152,10 +155,11 @@ func TestInit_Exec_Results(t *testing.T) {
 		{nil, "", failed, "empty command"},
 		{[]string{"true"}, "no-such", failed, `open working directory "no-such": no such file or directory`},
 		{[]string{"true"}, "old", failed, `open working directory "old": not a directory`},
-		{[]string{"true"}, "out", failed, `open working directory "out": no such file or directory`},
+		{[]string{"true"}, "out", failed, `open working directory "out": leads out of the workspace`},
 		{[]string{"true", strings.Repeat("x", 200_000)}, "", failed, `start "/usr/bin/true": arguments and environment are too long for the system`},
 		{[]string{"./here"}, "sub", exit(0), "/workspace/sub\n"},
-		{[]string{"./here"}, "../../sub/../sub/", exit(0), "/workspace/sub\n"},
+		{[]string{"./here"}, "sub/../sub/", exit(0), "/workspace/sub\n"},
+		{[]string{"./here"}, "../workspace/sub", failed, `open working directory "../workspace/sub": leads out of the workspace`},
 	} {
 		out, r := b.sh("", func(cmd *isolate.Command) {
 			cmd.Argv, cmd.Dir, cmd.Env = c.argv, c.dir, []string{"PATH=/usr/bin"}

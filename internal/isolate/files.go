@@ -21,7 +21,6 @@ type FileWrite struct {
 	From     *os.File
 	Mode     uint32 // twelve permission bits; 0 keeps those of an existing file, else 0644
 	MkdirAll bool   // make missing parents, 0755
-	Sync     bool   // also while the workspace is held
 }
 
 // FileInfo describes a path of the workspace; links are not followed.
@@ -62,7 +61,7 @@ func (i *Init) WriteFile(ctx context.Context, w FileWrite) error {
 		fds = append(fds, int(w.From.Fd()))
 	}
 	_, err := i.fileCall(ctx, wire.KindWrite, "write", &wire.File{
-		Path: w.Path, Content: w.Content, Mode: uint64(w.Mode & 0o7777), MkdirAll: w.MkdirAll, Sync: w.Sync, From: w.From != nil,
+		Path: w.Path, Content: w.Content, Mode: uint64(w.Mode & 0o7777), MkdirAll: w.MkdirAll, From: w.From != nil,
 	}, fds...)
 	return err
 }
@@ -200,11 +199,8 @@ func (i *Init) fileRequest(ctx context.Context, kind wire.Kind, m wire.Body, fds
 		return wire.Frame{}, ctx.Err()
 	}
 	frame, err := i.call(ctx, kind, m, fds...)
-	switch {
-	case errors.Is(err, unix.EFBIG):
+	if errors.Is(err, unix.EFBIG) {
 		err = ErrTooLarge
-	case errors.Is(err, unix.EROFS):
-		err = fmt.Errorf("%w: %w", ErrHeld, err)
 	}
 	return frame, err
 }

@@ -7,10 +7,10 @@ import (
 	"io"
 	"os"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,7 +25,7 @@ const startLimit = 10 * time.Second
 // Config says how a sandbox is made.
 type Config struct {
 	Rung    Rung
-	Network string   // NetworkNone (also ""), NetworkAllow or, but for RungBare, NetworkProxy
+	Network string   // NetworkNone (also ""), NetworkAllow or, where Rung.Mounts, NetworkProxy
 	Expose  []string // absolute directories of the host, shown read-only at the same path
 	Caches  []Cache
 	// Scratch bounds /tmp, HOME and /dev/shm together, in bytes; 0: half of the memory.
@@ -37,6 +37,9 @@ type Config struct {
 	// Binary is the program that becomes init; "": warmfleet-init beside this
 	// executable, or this executable.
 	Binary string
+	// Within is a directory of the worker's own: where AttachDir finds it, or directories below it, closed to the
+	// sandbox's user, it lets that user's group pass. Only for a worker that is root.
+	Within string
 	// Log, if set, is told when an init dies on its own, with what it last wrote.
 	Log func(message string)
 }
@@ -46,10 +49,12 @@ type Config struct {
 type Init struct {
 	config  Config
 	process *process
-	homeDir string   // made for a bare init, which has no HOME of its own
+	private string   // made for a hosted init, "" else: it is or holds HOME
+	secrets string   // where a hosted init keeps them, "" if it is private
 	proxied *os.File // what Listener hands over; nil but with NetworkProxy
 	turn    chan struct{}
 	fileUse chan struct{}
+	still   sync.RWMutex // held by Pause until Resume: no command is told to end meanwhile
 	done    chan struct{}
 	death   string // how it came; set before done is closed
 
@@ -57,7 +62,7 @@ type Init struct {
 	pending map[uint64]chan wire.Frame
 	lastID  uint64
 	closing bool
-	started atomic.Bool // its group is its own to close
+	holders atomic.Int32 // of its group: a start that succeeds, and the process
 }
 
 // Start makes a sandbox and returns when its init is ready. It has no workspace yet.
@@ -71,12 +76,12 @@ func Start(ctx context.Context, c Config) (*Init, error) {
 }
 
 func start(ctx context.Context, c Config) (*Init, error) {
-	if err := c.validate(); err != nil {
+	rung, err := c.validate()
+	if err != nil {
 		return nil, err
 	}
 	spec := wire.Spec{
 		Version:  wire.Version,
-		Bare:     c.Rung == RungBare,
 		Network:  c.Network == NetworkAllow,
 		Expose:   c.Expose,
 		Scratch:  c.Scratch,
@@ -96,15 +101,8 @@ func start(ctx context.Context, c Config) (*Init, error) {
 		spec.Listen = ProxyPort
 	}
 	spec.Whole = c.Group != nil && c.Group.Whole()
-	attr := &syscall.SysProcAttr{}
-	if !spec.Bare {
-		flags := uintptr(unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP)
-		if !spec.Network {
-			flags |= unix.CLONE_NEWNET
-		}
-		attr = namespaces(c.Rung, flags)
-	}
-	p, err := spawn(modeInit, c.Binary, attr)
+	rung.tell(&spec)
+	p, err := spawn(modeInit, c.Binary, rung.birth(spec.Network))
 	if err != nil {
 		return nil, err
 	}
@@ -116,47 +114,47 @@ func start(ctx context.Context, c Config) (*Init, error) {
 		done:    make(chan struct{}),
 		pending: map[uint64]chan wire.Frame{},
 	}
+	if spec.Hosted {
+		err = i.makePrivate() // before receive, which removes it
+		spec.Private, spec.Secrets = i.private, i.secrets
+	}
+	i.holders.Store(2)
 	go i.receive()
-	if err := i.prepare(ctx, &spec, mounts); err != nil {
+	if err == nil {
+		err = i.prepare(ctx, &spec, mounts)
+	}
+	if err != nil {
 		i.Close()
 		return nil, fmt.Errorf("isolate: start init: %w", err)
 	}
-	i.started.Store(true)
+	i.leaveGroup()
 	return i, nil
 }
 
-func (c Config) validate() error {
-	switch c.Rung {
-	case RungRoot, RungUser, RungBare:
-	default:
-		return fmt.Errorf("isolate: start init: unknown rung %q", c.Rung)
+func (c Config) validate() (isolator, error) {
+	rung, err := c.Rung.isolator()
+	if err == nil {
+		err = rung.check(c)
 	}
-	if c.Rung == RungUser && os.Getuid() == 0 {
-		return errors.New("isolate: start init: rung namespaces-user as root would run commands as the host's user 0")
+	if err != nil {
+		return nil, fmt.Errorf("isolate: start init: %w", err)
 	}
 	switch c.Network {
-	case "", NetworkNone, NetworkAllow:
-	case NetworkProxy:
-		if c.Rung == RungBare {
-			return fmt.Errorf("isolate: start init with a proxy: %w", ErrBare)
-		}
+	case "", NetworkNone, NetworkAllow, NetworkProxy:
 	default:
-		return fmt.Errorf("isolate: start init: unknown network %q", c.Network)
+		return nil, fmt.Errorf("isolate: start init: unknown network %q", c.Network)
 	}
 	for _, dir := range c.Expose {
 		if err := Exposable(dir); err != nil {
-			return fmt.Errorf("isolate: expose %q: %w", dir, err)
+			return nil, fmt.Errorf("isolate: expose %q: %w", dir, err)
 		}
 	}
 	for _, cache := range c.Caches {
 		if err := ValidCache(cache.Name); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	if c.Rung == RungBare && len(c.Caches) > 0 {
-		return fmt.Errorf("isolate: start init with caches: %w", ErrBare)
-	}
-	return nil
+	return rung, nil
 }
 
 // Exposable refuses paths that are the sandbox's own.
@@ -177,11 +175,19 @@ func Exposable(dir string) error {
 
 // exposedMounts takes the directories as real root, which may pass where the sandbox's id may not.
 func exposedMounts(c Config) ([]*os.File, error) {
-	if c.Rung != RungRoot {
+	if c.Rung.namespaced() != RungRoot {
 		return nil, nil
 	}
+	exposed := c.Expose
+	if c.Rung == RungStrong {
+		runsc, err := FindRunsc()
+		if err != nil {
+			return nil, err
+		}
+		exposed = append(slices.Clone(exposed), runsc)
+	}
 	var mounts []*os.File
-	for _, dir := range c.Expose {
+	for _, dir := range exposed {
 		fd, err := mountfd.Tree(dir, mountfd.Safe|unix.MOUNT_ATTR_RDONLY)
 		if err != nil {
 			return mounts, fmt.Errorf("isolate: expose %q: %w", dir, err)
@@ -200,13 +206,6 @@ func closeAll(files []*os.File) {
 func (i *Init) prepare(ctx context.Context, spec *wire.Spec, mounts []*os.File) error {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	if spec.Bare {
-		dir, err := os.MkdirTemp("", "warmfleet-home-")
-		if err != nil {
-			return err
-		}
-		i.homeDir = dir
-	}
 	var fds []int
 	for _, m := range mounts {
 		fds = append(fds, int(m.Fd()))
@@ -249,15 +248,19 @@ func (i *Init) receive() {
 	if unexpected && i.config.Log != nil {
 		i.config.Log(fmt.Sprintf("isolate: init %d died: %s", i.Pid(), i.death))
 	}
-	if i.homeDir != "" {
-		os.RemoveAll(i.homeDir)
-	}
-	if i.started.Load() && i.config.Group != nil {
-		if err := i.config.Group.Close(); err != nil && i.config.Log != nil {
-			i.config.Log(err.Error())
-		}
-	}
+	i.removePrivate()
+	i.leaveGroup()
 	close(i.done)
+}
+
+// leaveGroup closes the group if nobody else holds it.
+func (i *Init) leaveGroup() {
+	if i.config.Group == nil || i.holders.Add(-1) > 0 {
+		return
+	}
+	if err := i.config.Group.Close(); err != nil && i.config.Log != nil {
+		i.config.Log(err.Error())
+	}
 }
 
 // maxAnswers is how many frames one request gets at most: started and exited.
@@ -323,7 +326,7 @@ func (i *Init) lost() error { return fmt.Errorf("%w: init: %s", ErrLost, i.death
 // Attach shows a mount as the workspace. The mount stays the caller's to close, and must
 // be closed before Detach.
 func (i *Init) Attach(ctx context.Context, mount *os.File) error {
-	if i.config.Rung == RungBare {
+	if !i.config.Rung.Mounts() {
 		return fmt.Errorf("isolate: attach a mount: %w", ErrBare)
 	}
 	if _, err := i.call(ctx, wire.KindAttach, &wire.Attach{}, int(mount.Fd())); err != nil {
@@ -332,10 +335,13 @@ func (i *Init) Attach(ctx context.Context, mount *os.File) error {
 	return nil
 }
 
-// AttachDir makes a directory the workspace of a bare init.
+// AttachDir makes a directory the workspace, where workspaces are no mounts. It must be Rung.Owner's.
 func (i *Init) AttachDir(ctx context.Context, dir string) error {
-	if i.config.Rung != RungBare {
+	if i.config.Rung.Mounts() {
 		return fmt.Errorf("isolate: attach a directory: %w", ErrBare)
+	}
+	if err := i.letPass(dir); err != nil {
+		return fmt.Errorf("isolate: attach workspace: %w", err)
 	}
 	if _, err := i.call(ctx, wire.KindAttach, &wire.Attach{Dir: dir}); err != nil {
 		return fmt.Errorf("isolate: attach workspace: %w", err)
@@ -366,10 +372,10 @@ func (i *Init) Close() error {
 	first := !i.closing
 	i.closing = true
 	i.mu.Unlock()
-	if first && i.config.Rung != RungBare {
+	if first && i.config.Rung.Mounts() {
 		i.process.os.Kill()
 	}
-	if first && i.config.Rung == RungBare {
+	if first && !i.config.Rung.Mounts() {
 		i.process.conn.Hangup() // it ends its tree first
 		select {
 		case <-i.done:

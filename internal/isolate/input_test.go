@@ -20,6 +20,10 @@ func eachRung(t *testing.T, test func(*testing.T, *isolate.Init)) {
 		i, _ := newBare(t)
 		test(t, i)
 	})
+	eachFence(t, func(t *testing.T, r isolate.Rung) {
+		i, _ := newFenced(t, isolate.Config{Rung: r})
+		test(t, i)
+	})
 }
 
 // readerFunc counts as a reader that is nothing else.

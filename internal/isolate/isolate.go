@@ -18,17 +18,22 @@ import "errors"
 // Rung is a way to isolate; an earlier one is never weaker.
 type Rung string
 
-// The rungs. Code in a sandbox never has the host's user id 0 on the first two.
+// The rungs. Code in a sandbox never has the host's user id 0, but on the last: under a worker that is real root it is
+// HostID outside, else the worker's user. On the first two the init is process 1 of namespaces; on
+// the others it is a process of the host, workspaces are directories, and each command is put behind a fence.
 const (
-	RungRoot Rung = "namespaces-root" // real root makes namespaces; inside is HostID outside
-	RungUser Rung = "namespaces-user" // an ordinary user does; inside is that user outside
-	RungBare Rung = "bare"            // no namespaces: plain processes; nothing is guaranteed
+	RungRoot       Rung = "namespaces-root" // real root makes namespaces
+	RungUser       Rung = "namespaces-user" // an ordinary user does
+	RungBubblewrap Rung = "bubblewrap"      // the program bwrap does, which some hosts let have what they deny others
+	RungLandlock   Rung = "landlock"        // no namespaces: a Landlock domain and a filter of system calls
+	RungStrong     Rung = "gvisor"          // the first or second, and each command on a kernel of its own; only on request
+	RungBare       Rung = "bare"            // plain processes; nothing is guaranteed
 )
 
 // SandboxID is the user and group id of everything inside a sandbox.
 const SandboxID = 1000
 
-// HostID is the host's user and group id of a sandbox under RungRoot, and of the files
+// HostID is the host's user and group id of a sandbox whose worker is real root, and of the files
 // that it owns. Nobody assigns it: it lies just above the range of systemd's containers
 // (524288 to 0x6fffffff) and below 2^31, which some programs can't pass.
 const HostID = 0x70000001
@@ -55,6 +60,4 @@ var (
 	ErrTooLarge = errors.New("isolate: file is too large")
 	// ErrChanged reports a file that changed between the reading of its parts.
 	ErrChanged = errors.New("isolate: file has changed since its first part was read")
-	// ErrHeld reports a file call that would write while the workspace is held; see Init.Hold.
-	ErrHeld = errors.New("isolate: the workspace is read-only until it is synced")
 )

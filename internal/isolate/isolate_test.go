@@ -22,6 +22,8 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "probe":
 		os.Exit(probeMode())
+	case "denied":
+		os.Exit(deniedMode())
 	case "parent":
 		os.Exit(parentMode())
 	case "terminal":

@@ -61,8 +61,14 @@ func privateMemory(pid int) int64 {
 	return (resident - shared) * int64(os.Getpagesize())
 }
 
+// ErrFull is wrapped by what is refused because it would exceed Limits.Disk.
+var ErrFull = errors.New("no room")
+
 // ExceededError, as the cause of a cancelled context, makes Exec kill at once and report Cause.
-type ExceededError struct{ Cause Cause }
+type ExceededError struct {
+	Cause Cause
+	Why   string // for people, if the cause does not say it; one line
+}
 
 // Error says which limit it was.
 func (e *ExceededError) Error() string { return "isolate: limit exceeded: " + string(e.Cause) }
@@ -82,11 +88,9 @@ func (c Config) doors() []int {
 	return fds
 }
 
-// exceeded is the limit that ended a context, "" if it was something else.
-func exceeded(err error) Cause {
+// exceeded is the limit that ended a context, nil if it was something else.
+func exceeded(err error) *ExceededError {
 	var e *ExceededError
-	if errors.As(err, &e) {
-		return e.Cause
-	}
-	return ""
+	errors.As(err, &e)
+	return e
 }

@@ -20,8 +20,8 @@ const (
 	controlFD   = 3
 )
 
-// Main runs an init, a mounter, a namespace holder or the supervisor of a detached process when this process was started as one,
-// and then does not return. It must be the first statement of every main that may start
+// Main runs what this process was started as, if that is one of ours, and then does not return: an init, a mounter, a namespace
+// holder, an attempt of a probe, or a program that starts a command in its place. It must be the first statement of every main that may start
 // sandboxes, and of TestMain.
 func Main() {
 	if len(os.Args) == 4 && os.Args[0] == selfExe && os.Args[1] == modeProbe {
@@ -33,11 +33,23 @@ func Main() {
 	if len(os.Args) > 3 && os.Args[0] == selfExe && os.Args[1] == inside.ModeLaunch {
 		os.Exit(inside.Launch(os.Args[2:]))
 	}
+	if len(os.Args) > 2 && os.Args[0] == inside.FencedPath && os.Args[1] == inside.ModeStrong {
+		os.Exit(inside.Strong(os.Args[2:]))
+	}
+	if len(os.Args) == 2 && os.Args[0] == selfExe && os.Args[1] == inside.ModeGuest {
+		os.Exit(inside.Guest())
+	}
+	if len(os.Args) > 3 && os.Args[0] == selfExe && os.Args[1] == inside.ModeConfine {
+		os.Exit(inside.Confine(os.Args[2:]))
+	}
+	if len(os.Args) == 2 && os.Args[0] == inside.FencedPath && os.Args[1] == inside.ModeFenced {
+		os.Exit(inside.Fenced())
+	}
 	if len(os.Args) != 2 || os.Args[0] != processName || !isControl(controlFD) {
 		return
 	}
 	unix.CloseOnExec(controlFD)
-	closeInherited()
+	inside.CloseInherited(controlFD)
 	control := os.NewFile(controlFD, "control")
 	switch os.Args[1] {
 	case modeInit:
@@ -55,31 +67,4 @@ func Main() {
 func isControl(fd int) bool {
 	domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 	return err == nil && domain == unix.AF_UNIX
-}
-
-// closeInherited closes what the parent leaked: every descriptor above the control socket
-// that is not close-on-exec. This process's own are.
-func closeInherited() {
-	dir, err := os.Open("/proc/self/fd")
-	if err != nil {
-		return
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return
-	}
-	for _, name := range names {
-		fd := 0
-		for _, digit := range name {
-			fd = fd*10 + int(digit-'0')
-		}
-		if fd <= controlFD {
-			continue
-		}
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err == nil && flags&unix.FD_CLOEXEC == 0 {
-			unix.Close(fd)
-		}
-	}
 }

@@ -61,7 +61,7 @@ type Bind struct {
 // marks, directories can be renamed); a process in a user namespace otherwise
 // (user.overlay marks; renaming a directory of a lower layer fails with EXDEV).
 func NewMounter(r Rung) (Mounter, error) {
-	switch r {
+	switch r.namespaced() {
 	case RungRoot:
 		return &rootMounter{owners: map[owner]*os.File{}}, nil
 	case RungUser:
@@ -224,12 +224,15 @@ func (m *userMounter) ask(ctx context.Context, kind wire.Kind, body wire.Body) (
 	// A request takes milliseconds; being killed is its only cancellation.
 	kill := m.process.os.Kill
 	stop := context.AfterFunc(ctx, func() { kill() })
-	defer stop()
 	frame, err := m.exchange(kind, body)
+	alive := stop()
 	if err != nil {
 		err = fmt.Errorf("%w: mounter: %w: %s", ErrLost, err, m.process.lastWords())
 		m.drop()
 		return nil, errors.Join(ctx.Err(), err)
+	}
+	if !alive {
+		m.drop() // it was killed after its answer: the next request is another's
 	}
 	if frame.Kind == wire.KindMount && len(frame.Files) == 1 {
 		return frame.Files[0], nil

@@ -1,6 +1,7 @@
 package isolate_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -309,4 +310,27 @@ func setuidMode() int {
 		}
 	}
 	return 0
+}
+
+// A request that is cancelled as its answer comes takes nothing from the next one.
+func TestMounter_CancelIsOfOneRequest(t *testing.T) {
+	m, err := isolate.NewMounter(isolate.RungUser)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	dir := t.TempDir()
+	for n := range 100 {
+		cancelled, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Duration(n)*10*time.Microsecond, cancel)
+		for _, ctx := range []context.Context{cancelled, t.Context()} {
+			f, err := m.Bind(ctx, isolate.Bind{Dir: dir})
+			if err == nil {
+				f.Close()
+			} else if ctx == t.Context() {
+				t.Fatalf("round %d: %v", n, err)
+			}
+		}
+		cancel()
+	}
 }

@@ -7,26 +7,24 @@ import (
 	"github.com/warmfleet/warmfleet/internal/isolate/wire"
 )
 
-// Pause stops what Start started, with all it has made, until Resume, so that the workspace stands still while it stays
-// attached. It waits for a command that runs, and commands and file calls wait for Resume. A process that sleeps in the
-// kernel, as for a slow disk, may still end the call that it is in. After an error nothing is stopped.
+// Pause stops everything that runs, a command of Exec and what Start started, with all they have made, until Resume, so that
+// the workspace stands still while it stays attached. Commands do not start or end, and file calls wait, until then; the
+// end of a command that a timeout or its context asks for waits too. A process that sleeps in the kernel, as for a slow disk, may
+// still end the call that it is in. What is stopped gets SIGSTOP and SIGCONT, as from a terminal. After an error
+// nothing is stopped.
 func (i *Init) Pause(ctx context.Context) error {
-	for n, lock := range i.locks() {
-		select {
-		case lock <- struct{}{}:
-			continue
-		case <-ctx.Done():
-			i.unlock(n)
-			return ctx.Err()
-		case <-i.done:
-			i.unlock(n)
-			return i.lost()
-		}
+	select {
+	case i.fileUse <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-i.done:
+		return i.lost()
 	}
+	i.still.Lock()
 	if _, err := i.call(ctx, wire.KindPause, nil); err != nil {
 		// It may have been stopped all the same, when the answer was not waited for.
 		_, _ = i.call(context.WithoutCancel(ctx), wire.KindResume, nil)
-		i.unlock(len(i.locks()))
+		i.move()
 		return fmt.Errorf("isolate: stop what runs: %w", err)
 	}
 	return nil
@@ -34,18 +32,15 @@ func (i *Init) Pause(ctx context.Context) error {
 
 // Resume ends a Pause that succeeded.
 func (i *Init) Resume(ctx context.Context) error {
-	defer i.unlock(len(i.locks()))
+	defer i.move()
 	if _, err := i.call(ctx, wire.KindResume, nil); err != nil {
 		return fmt.Errorf("isolate: let go on what was stopped: %w", err)
 	}
 	return nil
 }
 
-// locks are held by Pause, in this order.
-func (i *Init) locks() []chan struct{} { return []chan struct{}{i.turn, i.fileUse} }
-
-func (i *Init) unlock(n int) {
-	for _, lock := range i.locks()[:n] {
-		<-lock
-	}
+// move takes back what Pause holds.
+func (i *Init) move() {
+	i.still.Unlock()
+	<-i.fileUse
 }

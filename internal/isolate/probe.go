@@ -17,14 +17,19 @@ import (
 	"github.com/warmfleet/warmfleet/internal/isolate/inside"
 )
 
-// probeLimit bounds a whole probe, which takes about 100 ms.
-const probeLimit = 5 * time.Second
+// probeLimit bounds a whole probe, which takes about 100 ms, and two seconds where each command has a kernel of its own.
+const probeLimit = 20 * time.Second
 
 // Probe finds the best rung that works here and which guarantees hold on it, by doing:
 // it starts a sandbox whose command tries to break out. scratch is a directory on the
-// file system that will hold layers; it is made if missing, and left as it was found. An
-// error means that the probe itself could not be done.
+// file system that will hold layers; it is made if missing, and left as it was found, but for what Config.Within
+// says of it and the directory that holds it. An error means that the probe itself could not be done.
 func Probe(ctx context.Context, scratch string) (Report, error) {
+	return ProbeOf(ctx, scratch, Rungs()...)
+}
+
+// ProbeOf is Probe of the given rungs alone, the first of which that works is taken.
+func ProbeOf(ctx context.Context, scratch string, rungs ...Rung) (Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
 	if err := os.MkdirAll(scratch, 0o700); err != nil {
@@ -35,39 +40,68 @@ func Probe(ctx context.Context, scratch string) (Report, error) {
 		return Report{}, fmt.Errorf("isolate: probe: %w", err)
 	}
 	defer removeAll(dir)
-	p := &probe{dir: dir, rung: RungUser, report: newReport()}
-	if os.Geteuid() == 0 {
-		p.rung = RungRoot
+	var passed []error
+	for _, r := range rungs {
+		p := &probe{dir: filepath.Join(dir, string(r)), within: filepath.Dir(filepath.Clean(scratch)), rung: r, report: newReport()}
+		err := p.start(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return Report{}, fmt.Errorf("isolate: probe: %w", ctx.Err())
+		case err != nil:
+			passed = append(passed, fmt.Errorf("%s: %w", r, err))
+			continue
+		}
+		err = p.run(ctx)
+		p.init.Close()
+		if err != nil {
+			return Report{}, fmt.Errorf("isolate: probe %s: %w", r, err)
+		}
+		p.report.Rung = r
+		if len(passed) > 0 {
+			p.report.RungWhy, p.report.RungFix = explain(errors.Join(passed...))
+		}
+		return p.report, nil
 	}
-	p.report.Rung = p.rung
-	i, err := Start(ctx, Config{Rung: p.rung})
-	if ctx.Err() != nil {
-		return Report{}, fmt.Errorf("isolate: probe: %w", ctx.Err())
-	}
-	if err != nil {
-		return Unisolated(explain(err)), nil
-	}
-	defer i.Close()
-	p.init = i
-	if err := p.run(ctx); err != nil {
-		return Report{}, fmt.Errorf("isolate: probe: %w", err)
-	}
-	return p.report, nil
+	return Unisolated(explain(errors.Join(passed...))), nil
 }
 
 // probe is one sandbox that is tried out.
 type probe struct {
 	dir    string
+	within string
 	rung   Rung
 	init   *Init
 	report Report
 }
 
-func (p *probe) run(ctx context.Context) error {
+// start makes the sandbox with a workspace, if the rung works here.
+func (p *probe) start(ctx context.Context) error {
+	if err := os.Mkdir(p.dir, 0o755); err != nil {
+		return err
+	}
 	for _, d := range []string{"lower", "upper", "work"} {
 		if err := p.mkdir(d); err != nil {
 			return err
 		}
+	}
+	var err error
+	if p.init, err = Start(ctx, Config{Rung: p.rung, Within: p.within}); err != nil {
+		return err
+	}
+	if err = p.attach(ctx); err == nil {
+		err = p.tryCommand(ctx)
+	}
+	if err != nil {
+		p.init.Close()
+	}
+	return err
+}
+
+// attach gives the sandbox a workspace, an overlay if that works.
+func (p *probe) attach(ctx context.Context) error {
+	if !p.rung.Mounts() {
+		p.report.OverlayWhy = "this rung has no mounts"
+		return p.init.AttachDir(ctx, filepath.Join(p.dir, "lower"))
 	}
 	mounter, err := NewMounter(p.rung)
 	if err != nil {
@@ -76,19 +110,41 @@ func (p *probe) run(ctx context.Context) error {
 	defer mounter.Close()
 	if err := p.tryOverlay(ctx, mounter); err != nil {
 		p.report.OverlayWhy = err.Error()
-		if err := p.attachPlain(ctx, mounter); err != nil {
-			return err
-		}
-	} else {
-		p.report.Overlay = true
+		return p.attachPlain(ctx, mounter)
 	}
+	p.report.Overlay = true
+	return nil
+}
+
+// tryCommand runs one at all, which the places of commands are made for.
+func (p *probe) tryCommand(ctx context.Context) error {
+	r, err := p.init.Exec(ctx, Command{Argv: []string{selfExe, modeProbe, attemptFind, "sh"}})
+	if err == nil && r.Cause == CauseStart {
+		err = errors.New(r.StartError)
+	}
+	return err
+}
+
+func (p *probe) run(ctx context.Context) error {
 	if err := p.tryBreakingOut(ctx); err != nil {
 		return err
 	}
 	if err := p.tryOutliving(ctx); err != nil {
 		return err
 	}
+	rung, err := p.rung.isolator()
+	if err != nil {
+		return err
+	}
+	rung.qualify(p.report)
 	return p.init.Detach(ctx)
+}
+
+func oneLine(err error) string {
+	if err == nil {
+		return ""
+	}
+	return strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
 func (p *probe) mkdir(name string) error {
@@ -96,10 +152,15 @@ func (p *probe) mkdir(name string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		return err
 	}
-	if p.rung == RungRoot {
-		return os.Chown(dir, HostID, HostID)
+	owner := p.rung.Owner()
+	if owner == os.Getuid() {
+		return nil
 	}
-	return nil
+	err := os.Chown(dir, owner, owner)
+	if errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("user id %d, which sandboxes of root have, %s", owner, unmapped)
+	}
+	return err
 }
 
 // tryOverlay leaves an overlay attached that a write went through: a mount that
@@ -148,11 +209,22 @@ func (p *probe) tryBreakingOut(ctx context.Context) error {
 		return err
 	}
 	defer unix.Close(listener.fd)
-	for _, try := range []struct{ guarantee, attempt, argument string }{
-		{HiddenFiles, attemptRead, secret},
-		{Writes, attemptWrite, secret},
-		{HiddenEnv, attemptEnviron, strconv.Itoa(os.Getpid())},
-		{Network, attemptConnect, strconv.Itoa(listener.port)},
+	socket, closeSockets, err := listenSockets()
+	if err != nil {
+		return err
+	}
+	defer closeSockets()
+	for _, try := range []struct {
+		guarantee, attempt, argument string
+		worked                       State
+	}{
+		{HiddenFiles, attemptRead, secret, Absent},
+		{Writes, attemptModes, secret, BestEffort},
+		{Writes, attemptWrite, secret, Absent},
+		{HiddenEnv, attemptEnviron, strconv.Itoa(os.Getpid()), Absent},
+		{Network, attemptConnect, strconv.Itoa(listener.port), Absent},
+		{UnixSockets, attemptSocket, socket, Absent},
+		{Processes, attemptProcess, strconv.Itoa(os.Getpid()), Absent},
 	} {
 		var out bytes.Buffer
 		result, err := p.init.Exec(ctx, Command{
@@ -164,11 +236,12 @@ func (p *probe) tryBreakingOut(ctx context.Context) error {
 		if result.ExitCode == nil {
 			return fmt.Errorf("attempt %q ended by %s %s%s", try.attempt, result.Cause, result.Signal, result.StartError)
 		}
-		g := Guarantee{State: Enforced}
-		if *result.ExitCode != exitStopped {
-			g = Guarantee{State: Absent, Why: strings.TrimSpace(out.String()), Fix: "report this machine's kernel and set-up as a bug"}
+		switch _, had := p.report.Guarantees[try.guarantee]; {
+		case *result.ExitCode != exitStopped:
+			p.report.Guarantees[try.guarantee] = Guarantee{State: try.worked, Why: strings.TrimSpace(out.String()), Fix: p.fix()}
+		case !had:
+			p.report.Guarantees[try.guarantee] = Guarantee{State: Enforced}
 		}
-		p.report.Guarantees[try.guarantee] = g
 	}
 	return nil
 }
@@ -188,6 +261,49 @@ func (p *probe) tryOutliving(ctx context.Context) error {
 	}
 	p.report.Guarantees[TreeKill] = g
 	return nil
+}
+
+// fix is what to do about a way out.
+func (p *probe) fix() string {
+	if p.rung == RungLandlock {
+		return landlockFix
+	}
+	return "report this machine's kernel and set-up as a bug"
+}
+
+// listenSockets listens on a Unix socket with a path that anybody may use, and on one with its name alone.
+func listenSockets() (name string, end func(), err error) {
+	dir, err := os.MkdirTemp("", "probe-")
+	if err != nil {
+		return "", nil, err
+	}
+	name = filepath.Join(dir, "socket")
+	var open []int
+	end = func() {
+		for _, fd := range open {
+			unix.Close(fd)
+		}
+		os.RemoveAll(dir)
+	}
+	for _, address := range []string{name, "@" + name} {
+		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			open = append(open, fd)
+			err = unix.Bind(fd, &unix.SockaddrUnix{Name: address})
+		}
+		if err == nil {
+			err = unix.Listen(fd, 1)
+		}
+		if err != nil {
+			end()
+			return "", nil, fmt.Errorf("listen on %q: %w", address, err)
+		}
+	}
+	if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(name, 0o666)); err != nil {
+		end()
+		return "", nil, err
+	}
+	return name, end, nil
 }
 
 type loopbackListener struct{ fd, port int }
@@ -224,9 +340,12 @@ func removeAll(dir string) {
 	os.RemoveAll(dir)
 }
 
+// unmapped says why root of a user namespace with few ids, as in a rootless container, has none for sandboxes.
+const unmapped = "is not mapped in the user namespace of the worker"
+
 // explain tells what forbids namespaces, and what to do about it.
 func explain(err error) (why, fix string) {
-	why = err.Error()
+	why = oneLine(err)
 	switch {
 	case sysctlIs("/proc/sys/kernel/apparmor_restrict_unprivileged_userns", "1") && os.Geteuid() != 0:
 		fix = "install an AppArmor profile with `userns,` for this program, or sysctl kernel.apparmor_restrict_unprivileged_userns=0"
@@ -234,10 +353,17 @@ func explain(err error) (why, fix string) {
 		fix = "sysctl kernel.unprivileged_userns_clone=1"
 	case sysctlIs("/proc/sys/user/max_user_namespaces", "0"):
 		fix = "sysctl user.max_user_namespaces=10000"
+	case strings.Contains(why, "no space left on device"):
+		fix = "more user namespaces than are allowed here, or nested deeper: raise sysctl user.max_user_namespaces, or run the worker outside of the sandbox that it is in"
+	case strings.Contains(why, unmapped):
+		fix = "run the worker as an ordinary user there, or where all user ids are mapped: on the host, or in a container of the host's root without a user namespace of its own"
 	case strings.Contains(why, "proc:"):
 		fix = "a container masks /proc: run it with --security-opt systempaths=unconfined"
 	default:
 		fix = "in a container: allow user namespaces and mounts (--security-opt seccomp=unconfined --cap-add SYS_ADMIN), or run the worker on the host"
+	}
+	if strings.Contains(why, "bubblewrap is not installed") {
+		fix += "; or install bubblewrap, which some hosts let have user namespaces all the same"
 	}
 	return why, fix
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,8 +22,12 @@ func TestProbe(t *testing.T) {
 	}
 	t.Logf("took %v", time.Since(began))
 	want := isolate.Report{Rung: rung(), Overlay: true, Guarantees: map[string]isolate.Guarantee{}}
-	for _, name := range []string{isolate.Writes, isolate.HiddenFiles, isolate.TreeKill, isolate.HiddenEnv, isolate.Network} {
+	for _, name := range []string{isolate.Writes, isolate.HiddenFiles, isolate.TreeKill, isolate.HiddenEnv, isolate.Network, isolate.UnixSockets, isolate.Processes} {
 		want.Guarantees[name] = isolate.Guarantee{State: isolate.Enforced}
+	}
+	want.Guarantees[isolate.KernelSurface] = r.Guarantees[isolate.KernelSurface]
+	if got := r.Guarantees[isolate.KernelSurface]; got.State != isolate.BestEffort || got.Why == "" || got.Fix == "" {
+		t.Errorf("%s: got %+v, want best effort with why and fix", isolate.KernelSurface, got)
 	}
 	for _, name := range []string{isolate.Memory, isolate.CPU, isolate.Pids, isolate.Disk} {
 		if got := r.Guarantees[name]; got.State != isolate.Absent || got.Why == "" || got.Fix == "" {
@@ -42,7 +47,7 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// Where user namespaces are forbidden, which a sandbox of ours is, nothing is promised.
+// Where user namespaces are forbidden to everybody, as in a sandbox of ours, Landlock is what is left.
 func TestProbe_NamespacesForbidden(t *testing.T) {
 	b := newBox(t, isolate.Config{})
 	out, r := b.sh("", func(c *isolate.Command) {
@@ -52,10 +57,15 @@ func TestProbe_NamespacesForbidden(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		t.Fatalf("%v: %q %+v", err, out, r)
 	}
-	if report.Rung != isolate.RungBare || report.Overlay || report.OverlayWhy == "" {
-		t.Errorf("got %+v, want bare", report)
+	if report.Rung != isolate.RungLandlock || report.Overlay || report.OverlayWhy == "" {
+		t.Errorf("got %+v, want landlock", report)
 	}
-	want := []string{isolate.Writes, isolate.HiddenFiles, isolate.TreeKill, isolate.HiddenEnv, isolate.Network}
+	for _, passed := range []isolate.Rung{isolate.RungUser, isolate.RungBubblewrap} {
+		if !strings.Contains(report.RungWhy, string(passed)+": ") {
+			t.Errorf("why it is no better one: got %q, want a word of %s", report.RungWhy, passed)
+		}
+	}
+	want := []string{isolate.Writes, isolate.TreeKill} // its user is the worker's
 	if diff := cmp.Diff(report.Unmet(isolate.NetworkNone), want); diff != "" {
 		t.Errorf("unmet (-got +want):\n%s", diff)
 	}

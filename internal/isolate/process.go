@@ -18,9 +18,6 @@ import (
 const (
 	selfExe   = "/proc/self/exe"
 	crashTail = 4096 // bytes of a dead process's standard error that are reported
-	// firstSafeFD is above what a child's own descriptors are moved to, so that the
-	// program's descriptor survives until the exec.
-	firstSafeFD = 100
 )
 
 // process is one of our own programs in its own namespaces.
@@ -58,11 +55,6 @@ func (s *spawnThread) do(call func()) {
 // spawn starts this program, or the lean one, in a mode. Nothing of this process's
 // environment goes along, and no descriptor but the standard ones and the control socket.
 func spawn(mode, binary string, attr *syscall.SysProcAttr) (*process, error) {
-	program, err := openProgram(binary, attr.UidMappings)
-	if err != nil {
-		return nil, err
-	}
-	defer program.Close()
 	conn, child, err := wire.Pair()
 	if err != nil {
 		return nil, err
@@ -74,7 +66,13 @@ func spawn(mode, binary string, attr *syscall.SysProcAttr) (*process, error) {
 		defer null.Close()
 		p.crash, err = memoryFile()
 	}
+	files := []*os.File{null, null, p.crash, child}
+	var program *os.File
 	if err == nil {
+		program, err = openProgram(binary, bornAs(attr), beyond(files))
+	}
+	if err == nil {
+		defer program.Close()
 		if attr.Cloneflags != 0 {
 			attr.Pdeathsig = syscall.SIGKILL // which takes its namespace along; else the end of its socket makes it end its tree
 		}
@@ -83,7 +81,7 @@ func spawn(mode, binary string, attr *syscall.SysProcAttr) (*process, error) {
 			p.os, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", program.Fd()), []string{processName, mode}, &os.ProcAttr{
 				Dir:   "/",
 				Env:   []string{"GOMAXPROCS=2"}, // else the runtime opens and follows the host's cgroup
-				Files: []*os.File{null, null, p.crash, child},
+				Files: files,
 				Sys:   attr,
 			})
 		})
@@ -132,10 +130,22 @@ func memoryFile() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "stderr"), nil
 }
 
+// bornAs is the host's user id of a process with these attributes.
+func bornAs(attr *syscall.SysProcAttr) int {
+	switch {
+	case len(attr.UidMappings) > 0:
+		return attr.UidMappings[0].HostID
+	case attr.Credential != nil:
+		return int(attr.Credential.Uid)
+	}
+	return os.Geteuid()
+}
+
 // openProgram opens the program to execute: the one that was asked for, the lean init
 // beside this executable, or this executable itself, also when that was deleted since.
-// A descriptor is executed, so no path has to be reachable by the sandbox's user.
-func openProgram(binary string, mapped []syscall.SysProcIDMap) (*os.File, error) {
+// A descriptor is executed, so no path has to be reachable by the sandbox's user; it is
+// floor or above.
+func openProgram(binary string, uid, floor int) (*os.File, error) {
 	if binary == "" {
 		binary = selfExe
 		if self, err := os.Executable(); err == nil {
@@ -147,37 +157,34 @@ func openProgram(binary string, mapped []syscall.SysProcIDMap) (*os.File, error)
 	}
 	fd, err := unix.Open(binary, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, fmt.Errorf("isolate: open program %q: %w", binary, err)
+		return nil, fmt.Errorf("open program %q: %w", binary, err)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		unix.Close(fd)
-		return nil, fmt.Errorf("isolate: open program %q: %w", binary, err)
+		return nil, fmt.Errorf("open program %q: %w", binary, err)
 	}
-	safe, err := raise(fd)
+	safe, err := raise(fd, floor)
 	if err != nil {
 		return nil, err
 	}
-	if st.Mode&0o001 != 0 || len(mapped) == 0 || mapped[0].HostID == int(st.Uid) {
+	if st.Mode&0o001 != 0 || uid == int(st.Uid) {
 		return os.NewFile(uintptr(safe), binary), nil
 	}
 	unix.Close(safe)
-	return copyProgram(binary)
+	return copyProgram(binary, floor)
 }
 
 // copyProgram makes a copy that anybody may execute, for a program with mode 0700.
-func copyProgram(binary string) (*os.File, error) {
+func copyProgram(binary string, floor int) (*os.File, error) {
 	source, err := os.Open(binary)
 	if err != nil {
-		return nil, fmt.Errorf("isolate: copy program: %w", err)
+		return nil, fmt.Errorf("copy program: %w", err)
 	}
 	defer source.Close()
 	fd, err := unix.MemfdCreate(processName, unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("isolate: copy program: %w", err)
-	}
-	if fd, err = raise(fd); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("copy program: %w", err)
 	}
 	file := os.NewFile(uintptr(fd), processName)
 	if _, err = file.ReadFrom(source); err == nil {
@@ -185,29 +192,39 @@ func copyProgram(binary string) (*os.File, error) {
 	}
 	if err != nil {
 		file.Close()
-		return nil, fmt.Errorf("isolate: copy program: %w", err)
+		return nil, fmt.Errorf("copy program: %w", err)
 	}
 	// Executing a file that is open for writing is ETXTBSY.
 	again, err := unix.Open(fmt.Sprintf("/proc/self/fd/%d", fd), unix.O_PATH|unix.O_CLOEXEC, 0)
 	file.Close()
 	if err != nil {
-		return nil, fmt.Errorf("isolate: copy program: %w", err)
+		return nil, fmt.Errorf("copy program: %w", err)
 	}
-	if again, err = raise(again); err != nil {
+	if again, err = raise(again, floor); err != nil {
 		return nil, err
 	}
 	return os.NewFile(uintptr(again), processName), nil
 }
 
-// raise moves a descriptor out of the way of a child's standard ones.
-func raise(fd int) (int, error) {
-	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, firstSafeFD)
+// beyond is the lowest descriptor that a child does not move one of its files to, or a pipe
+// of the runtime's, on their way to 0, 1 and so on: it uses those above the highest of them.
+func beyond(files []*os.File) int {
+	highest := 0
+	for _, f := range files {
+		highest = max(highest, int(f.Fd()))
+	}
+	return highest + len(files) + 3
+}
+
+// raise moves a descriptor to floor or above.
+func raise(fd, floor int) (int, error) {
+	high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, floor)
 	unix.Close(fd)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EMFILE) {
-		return -1, fmt.Errorf("isolate: move descriptor: the limit of open files is too low: raise it, as with ulimit -n 1024: %w", err)
+		return -1, fmt.Errorf("move descriptor: the limit of open files is too low: raise it, as with ulimit -n 1024: %w", err)
 	}
 	if err != nil {
-		return -1, fmt.Errorf("isolate: move descriptor: %w", err)
+		return -1, fmt.Errorf("move descriptor: %w", err)
 	}
 	return high, nil
 }

@@ -17,10 +17,14 @@ const (
 	TreeKill    = "tree_kill"    // no process outlives its command, whatever it does
 	HiddenEnv   = "hidden_env"   // environments of the host can't be read
 	Network     = "network"      // without network nothing can be reached
+	UnixSockets = "unix_sockets" // servers of the host that listen on Unix sockets can't be reached
+	Processes   = "processes"    // processes of the host can't be seen or signalled
 	Memory      = "memory"
 	CPU         = "cpu"
 	Pids        = "pids"
 	Disk        = "disk"
+	// KernelSurface: system calls of commands are not the host's kernel's. Required where RungStrong is asked for alone.
+	KernelSurface = "kernel_surface"
 )
 
 // Guarantee is whether something holds here, and if not, why and what to do.
@@ -33,6 +37,9 @@ type Guarantee struct {
 // Report is what Probe found. Its JSON is part of the doctor's output.
 type Report struct {
 	Rung Rung `json:"isolation"`
+	// RungWhy says why it is not a better one, RungFix what to do for one; "" for the best.
+	RungWhy string `json:"isolation_why,omitempty"`
+	RungFix string `json:"isolation_fix,omitempty"`
 	// Overlay says whether workspaces can be overlays; otherwise they are copies.
 	Overlay    bool                 `json:"overlay"`
 	OverlayWhy string               `json:"overlay_why,omitempty"`
@@ -72,6 +79,11 @@ func newReport() Report {
 		Why:   "not enforced by this version",
 		Fix:   "limit the worker process as a whole, for example by its cgroup or container",
 	}, Memory, CPU, Pids, Disk)
+	r.Guarantees[KernelSurface] = Guarantee{
+		State: BestEffort,
+		Why:   "commands share the host's kernel, behind a filter of system calls",
+		Fix:   "install gVisor's runsc and ask for isolation strong",
+	}
 	return r
 }
 
@@ -80,7 +92,7 @@ func Unisolated(why, fix string) Report {
 	r := newReport()
 	r.Rung = RungBare
 	r.OverlayWhy = "needs namespaces"
-	r.setAll(Guarantee{State: Absent, Why: why, Fix: fix}, Writes, HiddenFiles, HiddenEnv, Network)
+	r.setAll(Guarantee{State: Absent, Why: why, Fix: fix}, Writes, HiddenFiles, HiddenEnv, Network, UnixSockets, Processes, KernelSurface)
 	r.Guarantees[TreeKill] = Guarantee{
 		State: BestEffort,
 		Why:   "descendants are found by walking /proc, which a fork bomb can outrun: " + why,

@@ -49,14 +49,18 @@ func (c Command) check() error {
 
 // request is what an init is asked for, without descriptors.
 func (i *Init) request(c Command) *wire.Exec {
-	m := &wire.Exec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Notify: c.Started != nil, Sync: c.Sync, Processes: uint64(max(c.Processes, 0))}
+	m := &wire.Exec{Argv: c.Argv, Env: c.Env, Dir: c.Dir, Notify: c.Started != nil, Processes: uint64(max(c.Processes, 0))}
 	if len(c.Secrets) == 0 && len(c.Script) == 0 {
 		return m
 	}
 	dir := SecretsDir
-	if i.config.Rung == RungBare {
+	if i.config.Rung == RungBare || i.config.Rung == RungLandlock {
+		base := i.private
+		if i.secrets != "" {
+			base = i.secrets
+		}
 		i.mu.Lock()
-		m.SecretsDir = fmt.Sprintf("%s/.secrets-%d", i.homeDir, i.lastID+1)
+		m.SecretsDir = fmt.Sprintf("%s/.secrets-%d", base, i.lastID+1)
 		i.mu.Unlock()
 		dir = m.SecretsDir
 	}

@@ -43,6 +43,11 @@ func (v *overlayView) Copy(ctx context.Context) (Layer, bool, error) {
 }
 
 func (v *overlayView) copyTo(ctx context.Context, s *Staged) (Layer, bool, error) {
+	if v.disk != nil {
+		if err := v.disk.Sound(); err != nil {
+			return Layer{}, false, err
+		}
+	}
 	if err := errors.Join(v.c.makeWork(s), v.c.copyUpper(ctx, v.open, s)); err != nil {
 		return Layer{}, false, err
 	}

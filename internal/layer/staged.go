@@ -21,9 +21,12 @@ type Staged struct {
 }
 
 // Stage makes an empty layer to build.
-func (c *Cache) Stage() (*Staged, error) {
+func (c *Cache) Stage() (*Staged, error) { return c.stageIn(c.staging) }
+
+// stageIn makes an empty layer in a directory, which is the staging area if the layer is ever to be committed.
+func (c *Cache) stageIn(dir string) (*Staged, error) {
 	s := &Staged{c: c, id: ulid.Make().String()}
-	s.home = filepath.Join(c.staging, s.id)
+	s.home = filepath.Join(dir, s.id)
 	if err := errors.Join(os.Mkdir(s.home, 0o711), os.Mkdir(s.Dir(), 0o755)); err != nil {
 		return nil, fmt.Errorf("layer: stage: %w", errors.Join(err, RemoveTree(s.home)))
 	}

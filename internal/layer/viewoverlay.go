@@ -18,6 +18,27 @@ type overlayView struct {
 	below  Chain     // what is mounted for chain
 	squash *squashed // among below, nil for none
 	open   *Staged
+	disk   Disk // what open lies on; nil for the cache itself
+}
+
+// Disk is a file system that takes the open layers of one view, and no more than fits.
+type Disk interface {
+	// Dir is its root.
+	Dir() string
+	// Lend calls do while there is room that is otherwise kept back.
+	Lend(do func() error) error
+	// Sound is an error when files on it may lack what was written to them.
+	Sound() error
+}
+
+// OpenOn is Open by the overlay driver for a view whose open layer lies on d, which no other view uses and which the caller
+// gives up after Close. Closing a layer costs a copy of it into the cache, where it takes room of its own.
+func (c *Cache) OpenOn(ctx context.Context, d Disk, chain Chain) (View, error) {
+	v := &overlayView{c: c, disk: d}
+	if err := v.start(ctx, chain); err != nil {
+		return nil, fmt.Errorf("layer: open on a disk: %w", err)
+	}
+	return v, nil
 }
 
 func (c *Cache) openOverlay(ctx context.Context, chain Chain) (View, error) {
@@ -41,7 +62,7 @@ func (v *overlayView) start(ctx context.Context, chain Chain) error {
 	if err != nil {
 		return err
 	}
-	s, err := v.c.openLayer(below)
+	s, err := v.openLayer(below)
 	if err != nil {
 		if q != v.squash {
 			err = errors.Join(err, q.discard())
@@ -58,19 +79,23 @@ func (v *overlayView) start(ctx context.Context, chain Chain) error {
 
 // openLayer makes an upper directory. An overlay shows the attributes of its upper directory's root, so that gets
 // the root's.
-func (c *Cache) openLayer(below Chain) (*Staged, error) {
+func (v *overlayView) openLayer(below Chain) (*Staged, error) {
 	root, err := NewTree(below).Lookup(".")
 	if err != nil {
 		return nil, err
 	}
-	s, err := c.Stage()
+	home := v.c.staging
+	if v.disk != nil {
+		home = v.disk.Dir()
+	}
+	s, err := v.c.stageIn(home)
 	if err != nil {
 		return nil, err
 	}
 	if below.live() {
 		err = hideJournal(s)
 	}
-	if err := errors.Join(err, fault.Err("layer.open"), c.makeWork(s), c.shapeRoot(s, root)); err != nil {
+	if err := errors.Join(err, fault.Err("layer.open"), v.c.makeWork(s), v.c.shapeRoot(s, root)); err != nil {
 		return nil, errors.Join(err, s.Discard())
 	}
 	return s, nil
@@ -115,15 +140,30 @@ func (v *overlayView) Mount() Mount {
 
 func (v *overlayView) Chain() Chain { return slices.Clone(v.chain) }
 
-func (v *overlayView) Freeze(ctx context.Context) (Layer, bool, error) {
+func (v *overlayView) Freeze(ctx context.Context) (l Layer, changed bool, err error) {
+	if v.disk == nil {
+		l, changed, err = v.freeze(ctx)
+	} else {
+		err = v.disk.Lend(func() error {
+			l, changed, err = v.freezeFromDisk(ctx)
+			return err
+		})
+	}
+	if err != nil {
+		return Layer{}, false, fmt.Errorf("layer: freeze: %w", err)
+	}
+	return l, changed, nil
+}
+
+func (v *overlayView) freeze(ctx context.Context) (Layer, bool, error) {
 	meta, changed, err := v.c.normalise(ctx, v.open.Dir(), workOf(v.open), v.below)
 	if err != nil {
-		return Layer{}, false, fmt.Errorf("layer: freeze: %w", errors.Join(err, v.remountable()))
+		return Layer{}, false, errors.Join(err, v.remountable())
 	}
 	closed := v.open
 	if !changed {
 		if err := v.start(ctx, v.chain); err != nil {
-			return Layer{}, false, fmt.Errorf("layer: freeze: %w", errors.Join(err, v.remountable()))
+			return Layer{}, false, errors.Join(err, v.remountable())
 		}
 		return Layer{}, false, closed.Discard()
 	}
@@ -136,18 +176,50 @@ func (v *overlayView) Freeze(ctx context.Context) (Layer, bool, error) {
 		return Layer{}, false, errors.Join(err, v.c.makeWork(closed))
 	}
 	if err := v.start(ctx, append(v.Chain(), l)); err != nil {
-		return Layer{}, false, fmt.Errorf("layer: freeze: %w", errors.Join(err, closed.reopen(l), v.c.makeWork(closed)))
+		return Layer{}, false, errors.Join(err, closed.reopen(l), v.c.makeWork(closed))
 	}
 	return l, true, nil
 }
 
-func (v *overlayView) Reset(ctx context.Context, chain Chain) error {
-	dropped := v.open
-	if err := v.start(ctx, chain); err != nil {
-		return fmt.Errorf("layer: reset: %w", errors.Join(err, v.remountable()))
+// freezeFromDisk closes a copy of the open layer, which cannot become one of another file system by a rename.
+func (v *overlayView) freezeFromDisk(ctx context.Context) (Layer, bool, error) {
+	l, changed, err := v.Copy(ctx)
+	if err != nil {
+		return Layer{}, false, errors.Join(err, v.remountable())
 	}
-	fault.At("layer.reset")
-	return dropped.Discard()
+	chain := v.Chain()
+	if changed {
+		chain = append(chain, l)
+	}
+	copied := v.open
+	if err := v.start(ctx, chain); err != nil {
+		if changed {
+			err = errors.Join(err, v.c.Remove(l.ID))
+		}
+		return Layer{}, false, errors.Join(err, v.remountable())
+	}
+	return l, changed, copied.Discard()
+}
+
+func (v *overlayView) Reset(ctx context.Context, chain Chain) error {
+	reset := func() error {
+		dropped := v.open
+		if err := v.start(ctx, chain); err != nil {
+			return errors.Join(err, v.remountable())
+		}
+		fault.At("layer.reset")
+		return dropped.Discard()
+	}
+	var err error
+	if v.disk == nil {
+		err = reset()
+	} else {
+		err = v.disk.Lend(reset)
+	}
+	if err != nil {
+		return fmt.Errorf("layer: reset: %w", err)
+	}
+	return nil
 }
 
 func (v *overlayView) Close() error { return errors.Join(v.open.Discard(), v.squash.discard()) }

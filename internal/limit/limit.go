@@ -165,10 +165,20 @@ func (g *Groups) Describe(r *isolate.Report) {
 		}
 		r.Guarantees[name] = g.lacking(name, why, r)
 	}
+	DescribeDisk(r, errors.New("nobody tried to make one"))
+}
+
+// DescribeDisk puts into a report how the limit of disk holds: why sandboxes have no disk of their own, nil where they do.
+func DescribeDisk(r *isolate.Report, why error) {
+	if why == nil {
+		r.Guarantees[isolate.Disk] = isolate.Guarantee{State: isolate.Enforced}
+		return
+	}
 	r.Guarantees[isolate.Disk] = isolate.Guarantee{
 		State: isolate.BestEffort,
-		Why:   "what a step wrote is measured while it runs: what it writes between two looks comes on top, and deleted files that are still open are not seen",
-		Fix:   "put the state directory on a file system of its own, which bounds all plans together",
+		Why: "what a step wrote is measured while it runs, so what it writes between two looks comes on top, and deleted files that are still open are not seen; " +
+			"a sandbox has no disk of its own here: " + why.Error(),
+		Fix: "run the worker as root where loop devices and mkfs.ext4 are, on Linux 6.15 or later, or put the state directory on a file system of its own, which bounds all plans together",
 	}
 }
 
@@ -178,9 +188,9 @@ func (g *Groups) lacking(name, why string, r *isolate.Report) isolate.Guarantee 
 	switch {
 	case name == isolate.CPU:
 		return isolate.Guarantee{State: isolate.Absent, Why: why, Fix: fix}
-	case name == isolate.Pids && r.Rung != isolate.RungBare && countsByNamespace():
+	case name == isolate.Pids && r.Rung.CountsProcesses() && countsByNamespace():
 		r.ProcessLimit = true
-		return isolate.Guarantee{State: isolate.Enforced, Why: "by the kernel's limit of processes of a user (RLIMIT_NPROC), which a sandbox has to itself"}
+		return isolate.Guarantee{State: isolate.Enforced, Why: "by the kernel's limit of processes of a user (RLIMIT_NPROC), which a sandbox, or a command, has to itself"}
 	}
 	return isolate.Guarantee{State: isolate.BestEffort, Why: why + "; processes are counted while a step runs, which a burst escapes", Fix: fix}
 }

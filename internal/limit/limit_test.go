@@ -93,7 +93,7 @@ func TestOpen_None(t *testing.T) {
 		rung      isolate.Rung
 		pids      isolate.State
 		processes bool
-	}{{isolate.RungUser, isolate.Enforced, true}, {isolate.RungRoot, isolate.Enforced, true}, {isolate.RungBare, isolate.BestEffort, false}} {
+	}{{isolate.RungUser, isolate.Enforced, true}, {isolate.RungRoot, isolate.Enforced, true}, {isolate.RungBubblewrap, isolate.Enforced, true}, {isolate.RungLandlock, isolate.BestEffort, false}, {isolate.RungBare, isolate.BestEffort, false}} {
 		r := isolate.Report{Rung: c.rung, Guarantees: map[string]isolate.Guarantee{}}
 		g.Describe(&r)
 		if r.Guarantees[isolate.Pids].State != c.pids || r.ProcessLimit != c.processes {

@@ -17,6 +17,8 @@ const Replacement = "***"
 type Set struct {
 	nodes []node // of an Aho-Corasick automaton; 0 is its root
 	first [256]int32
+	wide  map[int32]*[256]int32 // children of nodes that have many, by byte
+	skip  skipper
 }
 
 // node is one prefix of one or more patterns.
@@ -25,9 +27,13 @@ type node struct {
 	fail           int32 // the longest other prefix that this one ends with
 	depth          int32 // bytes of the prefix
 	match          int32 // bytes of the longest pattern that it ends with, 0: none
-	longest        int32 // bytes of the longest pattern that begins with it
+	shortest       int32 // bytes of the shortest pattern that begins with it
 	b              byte
+	many           bool // its children are in wide too
 }
+
+// fewChildren is how many children are looked for one after another.
+const fewChildren = 24
 
 // New makes a set of secrets. Values that are too short to be secret (see MinLength) mask nothing.
 func New(secrets ...[]byte) *Set { return NewSearch(MinLength, secrets...) }
@@ -39,25 +45,52 @@ func (s *Set) add(pattern string) {
 	at := int32(0)
 	size := int32(len(pattern))
 	for i := range len(pattern) {
-		s.nodes[at].longest = max(s.nodes[at].longest, size)
 		next := s.child(at, pattern[i])
 		if next == 0 {
 			next = int32(len(s.nodes))
-			s.nodes = append(s.nodes, node{b: pattern[i], depth: s.nodes[at].depth + 1, sibling: s.nodes[at].child})
+			s.nodes = append(s.nodes, node{b: pattern[i], depth: s.nodes[at].depth + 1, sibling: s.nodes[at].child, shortest: size})
 			s.nodes[at].child = next
-			if at == 0 {
-				s.first[pattern[i]] = next
-			}
+			s.index(at, next)
 		}
 		at = next
+		s.nodes[at].shortest = min(s.nodes[at].shortest, size)
 	}
-	s.nodes[at].longest = max(s.nodes[at].longest, size)
 	s.nodes[at].match = size
 }
 
+// index makes a new child be found at once where there are many.
+func (s *Set) index(at, next int32) {
+	b := s.nodes[next].b
+	switch {
+	case at == 0:
+		s.first[b] = next
+		return
+	case s.nodes[at].many:
+		s.wide[at][b] = next
+		return
+	}
+	n := 0
+	for c := next; c != 0; c = s.nodes[c].sibling {
+		n++
+	}
+	if n <= fewChildren {
+		return
+	}
+	if s.wide == nil {
+		s.wide = map[int32]*[256]int32{}
+	}
+	s.wide[at], s.nodes[at].many = &[256]int32{}, true
+	for c := next; c != 0; c = s.nodes[c].sibling {
+		s.wide[at][s.nodes[c].b] = c
+	}
+}
+
 func (s *Set) child(at int32, b byte) int32 {
-	if at == 0 {
+	switch {
+	case at == 0:
 		return s.first[b]
+	case s.nodes[at].many:
+		return s.wide[at][b]
 	}
 	for c := s.nodes[at].child; c != 0; c = s.nodes[c].sibling {
 		if s.nodes[c].b == b {
@@ -159,16 +192,6 @@ func (w *Writer) scan(p []byte) {
 	w.pass(data, len(data)-int(w.set.nodes[w.state].depth))
 }
 
-// quiet is how many bytes from the start of p begin no secret.
-func (s *Set) quiet(p []byte) int {
-	for i, b := range p {
-		if s.first[b] != 0 {
-			return i
-		}
-	}
-	return len(p)
-}
-
 // merge adds an occurrence that ends last and swallows those that it overlaps.
 func merge(spans []span, s span) []span {
 	for n := len(spans); n > 0 && spans[n-1].to > s.from; n-- {
@@ -195,8 +218,8 @@ func (w *Writer) pass(data []byte, limit int) {
 		w.spans[i].to -= limit
 	}
 	switch {
-	case at == 0 && len(w.out) == 0 && limit == len(data):
-		w.write(data) // the usual case: nothing to mask, nothing to hold
+	case at < limit && len(w.out) == 0:
+		w.write(data[at:limit]) // the usual case: nothing to mask
 	case at < limit:
 		w.out = append(w.out, data[at:limit]...)
 	}
@@ -213,14 +236,19 @@ func (w *Writer) write(p []byte) {
 }
 
 // Close writes on what was held back: the beginning of a secret that did not go on. When it
-// is half of one or more it is masked, since a stream may be cut anywhere. The writer must not be used again.
+// is half of one or more it is masked, since a stream may be cut anywhere; so is a beginning
+// within it. The writer must not be used again.
 func (w *Writer) Close() error {
 	if len(w.held) == 0 || w.err != nil {
 		return w.err
 	}
-	n, size := w.set.nodes[w.state], len(w.held)
-	if size > w.skip && size >= MinLength && 2*int(n.depth) >= int(n.longest) {
-		w.spans = merge(w.spans, span{0, size})
+	size := len(w.held)
+	for at := w.state; at != 0; at = w.set.nodes[at].fail {
+		n := w.set.nodes[at]
+		if depth := int(n.depth); depth >= MinLength && 2*n.depth >= n.shortest && size > w.skip {
+			w.spans = merge(w.spans, span{size - depth, size})
+			break
+		}
 	}
 	w.state = 0
 	w.pass(w.held, size)

@@ -41,6 +41,8 @@ func TestSet_Text(t *testing.T) {
 		{"URL", []string{"S3cr3t/x y"}, "https://u:" + url.QueryEscape("S3cr3t/x y") + "@h S3cr3t%2fx%20y", "https://u:***@h ***"},
 		{"JSONEscaped", []string{"a\"b\\c<d"}, `{"v":"a\"b\\c\u003cd"}`, `{"v":"***"}`},
 		{"CutOff", []string{"0123456789"}, "so 0123456", "so ***"},
+		{"CutOffBesideALonger", []string{"0123456789", "01234567" + strings.Repeat("long", 20)}, "so 0123456", "so ***"},
+		{"CutOffWithinALonger", []string{"0123456789", "x01234567" + strings.Repeat("long", 20)}, "so x0123456", "so x***"},
 		{"BarelyBegun", []string{"0123456789"}, "so 012", "so 012"},
 		{"OnlyBrackets", []string{"{ [ ] }"}, "{ [ ] }", "{ [ ] }"},
 	} {
@@ -125,6 +127,20 @@ func TestWriter_Failure(t *testing.T) {
 	}
 }
 
+// Secrets that go on differently after a common beginning are all found.
+func TestSet_Text_ManyBranches(t *testing.T) {
+	var secrets [][]byte
+	var all strings.Builder
+	for b := byte('!'); b <= '~'; b++ {
+		one := "key" + string(b) + "tail" + string(b)
+		secrets = append(secrets, []byte(one))
+		all.WriteString(one + " ")
+	}
+	if got, want := New(secrets...).Text(all.String()), strings.Repeat(Replacement+" ", len(secrets)); got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 // naive masks the union of all occurrences, position by position.
 func naive(text string, forms []string) string {
 	cover := make([]bool, len(text)+1)
@@ -156,6 +172,7 @@ func FuzzWriter(f *testing.F) {
 	f.Add("hunter2", "abcab", "xhunter2abcabcabx", uint64(1))
 	f.Add(key, "aaaa", "aaaaaaaa"+key+"aaa", uint64(2))
 	f.Add("abcdef", "defabc", "abcdefabcdefabc", uint64(3))
+	f.Add("0123456789abcdefghijklmnopqrstuvwxyz", "mnopqrstuvwxyz0123456789mnopqrst", strings.Repeat("0123456789abcdefghijklmnopqrstuvwxyz0123456789 mnopqrst", 4), uint64(4))
 	f.Fuzz(func(t *testing.T, a, b, text string, seed uint64) {
 		if len(a)+len(b)+len(text) > 4096 {
 			return
@@ -168,12 +185,16 @@ func FuzzWriter(f *testing.F) {
 		var parts bytes.Buffer
 		w = set.Writer(&parts)
 		random := rand.New(rand.NewPCG(seed, 1))
+		most := 7 // shorter than most secrets
+		if seed%2 == 0 {
+			most = 100 // with room for whole ones
+		}
 		longest := 0
 		for _, p := range append(patterns([]byte(a)), patterns([]byte(b))...) {
 			longest = max(longest, len(p))
 		}
 		for rest := text + "\x00 end"; rest != ""; {
-			n := 1 + random.IntN(min(len(rest), 7))
+			n := 1 + random.IntN(min(len(rest), most))
 			if got, err := io.WriteString(w, rest[:n]); got != n || err != nil {
 				t.Fatalf("got %d, %v", got, err)
 			}

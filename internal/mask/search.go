@@ -4,14 +4,17 @@ package mask
 // is found in what never saw the secret.
 func NewSearch(least int, secrets ...[]byte) *Set {
 	s := &Set{nodes: make([]node, 1)}
+	var all []string
 	for _, value := range secrets {
 		for _, p := range patterns(value) {
 			if len(p) >= least {
 				s.add(p)
+				all = append(all, p)
 			}
 		}
 	}
 	s.link()
+	s.skip = newSkipper(all)
 	return s
 }
 

@@ -6,12 +6,14 @@ package sandboxtest
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/rs/zerolog"
 
+	"github.com/warmfleet/warmfleet/internal/disk"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/kv"
 	"github.com/warmfleet/warmfleet/internal/layer"
@@ -36,27 +38,38 @@ func New(t *testing.T) *Bed {
 	return Beside(t, &Bed{Store: objectstore.NewMemory(), Records: kv.NewMemory()})
 }
 
+// On returns a bed with a store of its own, on the first of the rungs that works.
+func On(t *testing.T, rungs ...isolate.Rung) *Bed {
+	t.Helper()
+	return besideOn(t, &Bed{Store: objectstore.NewMemory(), Records: kv.NewMemory()}, rungs)
+}
+
 // Beside returns another worker's bed on the store and records of the first.
 func Beside(t *testing.T, first *Bed) *Bed {
 	t.Helper()
+	b := besideOn(t, first, isolate.Rungs())
+	if len(b.Host.Report.Unmet(isolate.NetworkNone)) > 0 {
+		t.Fatalf("this machine does not isolate: %+v", b.Host.Report)
+	}
+	return b
+}
+
+func besideOn(t *testing.T, first *Bed, rungs []isolate.Rung) *Bed {
+	t.Helper()
 	dir := t.TempDir()
-	report, err := isolate.Probe(t.Context(), dir)
+	report, err := isolate.ProbeOf(t.Context(), dir, rungs...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Unmet(isolate.NetworkNone)) > 0 {
-		t.Fatalf("this machine does not isolate: %+v", report)
+	var mounter isolate.Mounter
+	if report.Rung.Mounts() {
+		if mounter, err = isolate.NewMounter(report.Rung); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { mounter.Close() })
 	}
-	mounter, err := isolate.NewMounter(report.Rung)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { mounter.Close() })
-	root := report.Rung == isolate.RungRoot
-	owner := os.Getuid()
-	if root {
-		owner = isolate.HostID
-	}
+	owner := report.Rung.Owner()
+	root := owner == isolate.HostID
 	t.Cleanup(func() { // before TempDir's own cleanup, which directories without permissions would stop
 		if err := layer.RemoveTree(filepath.Join(dir, "layers")); err != nil {
 			t.Error(err)
@@ -77,16 +90,20 @@ func Beside(t *testing.T, first *Bed) *Bed {
 			t.Error(err)
 		}
 	})
+	disks, err := disk.Open(t.Context(), dir)
+	if err != nil && !errors.Is(err, disk.ErrAbsent) {
+		t.Fatal(err)
+	}
 	return &Bed{
 		Store: first.Store, Records: first.Records,
 		Host: sandbox.Host{
-			Cache: cache, Mounter: mounter, Report: report, Layers: layers,
+			Cache: cache, Mounter: mounter, Report: report, Layers: layers, Disks: disks,
 			Init: func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error) {
 				group, err := groups.New()
 				if err != nil {
 					return nil, err
 				}
-				return isolate.Start(ctx, isolate.Config{Rung: report.Rung, Network: network, NoSetuid: noSetuid && root, Group: group})
+				return isolate.Start(ctx, isolate.Config{Rung: report.Rung, Network: network, NoSetuid: noSetuid && root, Group: group, Within: filepath.Dir(dir)})
 			},
 		},
 		Manager: checkpoint.New(checkpoint.Config{

@@ -2,13 +2,15 @@ package scheduler
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"time"
 
 	"github.com/warmfleet/warmfleet/pkg/events"
 )
 
 // overcommit is how many commands may be queued per free slot, so that a worker that has
-// just become free finds the next one there (design 3.3).
+// just become free finds the next one there.
 const overcommit = 2
 
 // verdict is what admission decides about one plan.
@@ -36,6 +38,8 @@ type entry struct {
 	// queued is the verb of the command that was published for it, "" if none is outstanding.
 	queued string
 	pool   string
+	// claimed is when it was claimed last; a worker that started later is not its holder.
+	claimed time.Time
 }
 
 func newAdmission() *admission {
@@ -60,8 +64,15 @@ func (a *admission) observe(id string, f events.Fold) {
 }
 
 // pending tells whether a command has to be published for the plan to go on.
-func (e *entry) pending() bool {
-	return e.queued == "" && !e.fold.Held && e.fold.State != events.StateAwaitingApproval
+func (a *admission) pending(e *entry) bool {
+	return e.queued == "" && (!e.fold.Held || a.lost(e)) && e.fold.State != events.StateAwaitingApproval
+}
+
+// lost tells whether the worker that holds a plan is gone. Its command is queued and comes to another one by itself, unless it was
+// taken back with the queue of a removed pool; to queue it twice is not possible.
+func (a *admission) lost(e *entry) bool {
+	w, live := a.workers[e.fold.Worker]
+	return !live || w.Started.After(e.claimed)
 }
 
 func (e *entry) verb() string {
@@ -82,12 +93,14 @@ func (a *admission) decide() []verdict {
 		v := verdict{id: e.id}
 		pool, why := a.route(e.fold)
 		switch {
-		case e.fold.Undoing && (why.reject != "" || why.wait != ""):
-			continue // it waits; a plan that has ended says no more about itself
+		case (e.fold.Undoing || e.fold.Held) && (why.reject != "" || why.wait != ""):
+			continue // it waits; a plan that has ended or is held says no more about itself
 		case why.reject != "":
 			v.reject = why.reject
 		case why.wait != "":
 			v.waiting = why.wait
+		case a.paused(pool) != "":
+			v.waiting = a.paused(pool)
 		case room[pool] > 0:
 			v.pool, v.verb = pool, e.verb()
 			room[pool]--
@@ -110,7 +123,7 @@ func (a *admission) withdraw(id string) {
 func (a *admission) inOrder() []*entry {
 	var out []*entry
 	for _, e := range a.plans {
-		if e.pending() {
+		if a.pending(e) {
 			out = append(out, e)
 		}
 	}
@@ -141,7 +154,7 @@ func (a *admission) room() map[string]int {
 		}
 	}
 	for name, w := range a.workers {
-		if w.State != events.WorkerReady {
+		if w.State != events.WorkerReady || w.Paused != "" {
 			continue
 		}
 		for token := range w.Pools {
@@ -158,6 +171,22 @@ func (a *admission) room() map[string]int {
 
 // reason says why a plan cannot be routed now, or ever.
 type reason struct{ wait, reject string }
+
+// paused is why no plan of a pool can begin though workers of it live, "" if one can.
+func (a *admission) paused(pool string) string {
+	why := ""
+	for _, name := range slices.Sorted(maps.Keys(a.workers)) {
+		w := a.workers[name]
+		if _, serves := w.Pools[pool]; !serves || w.State != events.WorkerReady {
+			continue
+		}
+		if w.Paused == "" {
+			return ""
+		}
+		why = "worker " + name + " is paused: " + w.Paused
+	}
+	return why
+}
 
 // route picks the pool of a plan from what live workers serve.
 func (a *admission) route(f events.Fold) (string, reason) {

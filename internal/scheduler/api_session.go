@@ -99,8 +99,10 @@ func (s *Scheduler) completeStart(ctx context.Context, req *api.SessionStart) er
 		return fail(api.CodeInvalid, "session start: %s", strings.ReplaceAll(err.Error(), "\n", "; "))
 	}
 	switch {
-	case req.Network != "" && req.Network != "none" && req.Network != "allow":
-		return fail(api.CodeInvalid, "network %q: use none or allow", req.Network)
+	case req.Ref != "" && req.Repo == "":
+		return fail(api.CodeInvalid, "ref %q: belongs to a repo: leave it out, or name one", req.Ref)
+	case req.Host != "" && req.Path == "":
+		return fail(api.CodeInvalid, "host %q: belongs to a path: leave it out, or name one", req.Host)
 	case req.Path != "" && (!filepath.IsAbs(req.Path) || req.Host == ""):
 		return fail(api.CodeInvalid, "path %q: name an absolute path and its host", req.Path)
 	case req.Session == "":
@@ -132,6 +134,10 @@ func startForm() plan.Form[api.SessionStart] {
 		}
 		if s.Ref != "" {
 			k.Ref("ref", s.Ref)
+		}
+		if !s.Network.IsZero() {
+			n := plan.Network(s.Network)
+			k.Network("network", &n)
 		}
 	}}
 }
@@ -169,12 +175,17 @@ func (s *Scheduler) routeSession(ctx context.Context, req api.SessionStart) (str
 		case why.reject != "":
 			return "", fail(api.CodeRefused, "%s", why.reject)
 		case why.wait != "":
-			return "", fail(api.CodeNotFound, "%s: start one", why.wait)
+			return "", fail(api.CodeNotFound, "path %s: %s: start one with --allow-path", filepath.Clean(req.Path), why.wait)
 		}
 		return token, nil
 	}
 	if pool == "" {
 		pool = "default"
+	}
+	if req.Pool != "" {
+		if _, _, _, err := s.loadPool(ctx, req.Pool); err != nil {
+			return "", err
+		}
 	}
 	if !s.takes(pool) {
 		return "", fail(api.CodeNotFound, "no live worker of pool %q: start one", pool)

@@ -89,6 +89,7 @@ func (s *Scheduler) ask(ctx context.Context, name string, a events.Asked) error 
 // buildOften asks for the builds that are due and ends what is left of removed pools, until ctx ends.
 func (s *Scheduler) buildOften(ctx context.Context) {
 	var looked time.Time
+	lost := orphans{}
 	for sleep(ctx, buildsEvery) {
 		if time.Since(looked) >= lostEvery {
 			if err := s.findLost(ctx); err != nil && ctx.Err() == nil {
@@ -101,7 +102,7 @@ func (s *Scheduler) buildOften(ctx context.Context) {
 			if p.there {
 				err = s.buildDue(ctx, name, p)
 			} else {
-				err = s.clearRemoved(ctx, name, p.latest)
+				err = errors.Join(s.endOrphans(ctx, name, lost), s.clearRemoved(ctx, name, p.latest))
 			}
 			if err != nil && ctx.Err() == nil && !errors.Is(err, errAsked) {
 				s.log.Warn().Err(err).Str("pool", name).Msg("look after a pool")

@@ -52,6 +52,9 @@ func (x *index) observe(r events.Record) {
 	x.mu.Lock()
 	x.plans[id] = known{*f, r.Event.Time}
 	x.admission.observe(id, *f)
+	if e := x.admission.plans[id]; e != nil && r.Event.Kind() == events.TypeClaimed {
+		e.claimed = r.Event.Time
+	}
 	if r.Event.Data.Final || f.Undone {
 		x.dirty[id] = *f
 	}

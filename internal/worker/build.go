@@ -235,12 +235,12 @@ func (b *build) make(ctx context.Context, latest events.Latest) (*events.Image, 
 		return nil, err
 	}
 	made := events.Image{
-		ID: b.id, Pool: b.pool, Repo: b.spec.Resource.Repo, Ref: b.spec.Resource.Ref, Branch: tip.Branch, Commit: tip.Commit,
+		ID: b.id, Pool: b.pool, Repo: b.spec.Resource.Repo, Ref: b.spec.Resource.Ref, Branch: tip.Branch, Commit: tip.Commit, Access: accessOf(remote),
 		Recipe: image.Digest(b.spec.Image, b.spec.Network.String()), Worker: b.w.cfg.Name,
 	}
 	parent, release := b.parent(ctx, latest, made)
 	defer release()
-	if parent != nil && parent.Commit == made.Commit && parent.Branch == made.Branch && !b.params.Force {
+	if parent != nil && parent.Commit == made.Commit && parent.Branch == made.Branch && parent.Access == made.Access && !b.params.Force {
 		return nil, nil
 	}
 	origin := buildOrigin{remote: remote, tip: tip}

@@ -332,6 +332,9 @@ func TestBuild_Hooks(t *testing.T) {
 	if n := slices.IndexFunc(i.Warnings, func(s string) bool { return strings.Contains(s, "an image has no hooks") }); n < 0 || len(i.Warnings) != 2 {
 		t.Errorf("warnings %q", i.Warnings)
 	}
+	if told := p.imageEvent(t, i.ID, "built").Data.Notes; !slices.Equal(told, i.Warnings) {
+		t.Errorf("the event tells %q, want %q", told, i.Warnings)
+	}
 }
 
 func TestBuild_UnreadableCommand(t *testing.T) {

@@ -22,7 +22,7 @@ type openedCaches struct {
 }
 
 func (w *Worker) openCaches(ctx context.Context) (openedCaches, error) {
-	if len(w.cfg.Caches) == 0 || w.report.Rung == isolate.RungBare {
+	if len(w.cfg.Caches) == 0 || !w.report.Rung.Mounts() {
 		return openedCaches{}, nil
 	}
 	o := openedCaches{dir: filepath.Join(w.cfg.StateDir, "caches", events.NewID())}
@@ -38,6 +38,14 @@ func (w *Worker) openCaches(ctx context.Context) (openedCaches, error) {
 	return o, nil
 }
 
+// cacheNotes say that there are no caches where nothing can be mounted.
+func (w *Worker) cacheNotes() []string {
+	if len(w.cfg.Caches) == 0 || w.report.Rung.Mounts() {
+		return nil
+	}
+	return []string{fmt.Sprintf("cache: isolation %s has no caches: every plan starts with empty ones of its own in HOME", w.report.Rung)}
+}
+
 func (w *Worker) openCache(ctx context.Context, name, dir string) (isolate.Cache, error) {
 	c := isolate.Cache{Name: name, Upper: filepath.Join(dir, "upper")}
 	work := filepath.Join(dir, "work")
@@ -45,8 +53,8 @@ func (w *Worker) openCache(ctx context.Context, name, dir string) (isolate.Cache
 		if err := os.MkdirAll(d, 0o755); err != nil {
 			return c, err
 		}
-		if w.report.Rung == isolate.RungRoot {
-			if err := os.Chown(d, isolate.HostID, isolate.HostID); err != nil {
+		if owner := w.report.Rung.Owner(); owner != os.Getuid() {
+			if err := os.Chown(d, owner, owner); err != nil {
 				return c, err
 			}
 		}

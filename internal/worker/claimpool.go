@@ -120,7 +120,7 @@ func (k *keeper) cold(ctx context.Context, c poolClaim, notes []string) (poolBox
 	}
 	b, err := k.w.newBox(ctx, k.name, boxSpec{
 		chain: image.chain, image: image.ID, at: gitrepo.Tip{Commit: image.Commit, Branch: image.Branch, FetchedAt: image.BuiltAt},
-		network: *c.network, limits: k.w.stricterLimits(c.limits), strategy: c.strategy, plan: c.id, release: image.done,
+		access: image.Access, network: *c.network, limits: k.w.stricterLimits(c.limits), strategy: c.strategy, plan: c.id, release: image.done,
 	})
 	if err != nil {
 		return poolBox{}, err
@@ -147,14 +147,20 @@ func (k *keeper) plain(ctx context.Context, c poolClaim, notes []string) (poolBo
 	}
 	defer k.w.shelf.Nudge()
 	b, err := k.w.newBox(ctx, k.name, boxSpec{
-		chain: base.Chain, at: tip, network: *c.network, limits: k.w.stricterLimits(c.limits), strategy: c.strategy, plan: c.id, release: base.Release,
+		chain: base.Chain, at: tip, access: accessOf(remote), network: *c.network, limits: k.w.stricterLimits(c.limits), strategy: c.strategy, plan: c.id, release: base.Release,
 	})
 	if err != nil {
 		return poolBox{}, err
 	}
+	if len(remote.Submodules) > 0 { // the clone is without
+		if err := b.bring(ctx, remote, tip); err != nil {
+			b.Close()
+			return poolBox{}, err
+		}
+	}
 	b.tell(b.sb.ID(), events.EnvExecuting)
 	box := b.handed(events.SourceCold)
-	box.notes = slices.Concat(notes, stale, base.Notes)
+	box.notes = slices.Concat(notes, stale, base.Notes, b.lacking())
 	return box, nil
 }
 
@@ -166,8 +172,9 @@ func (k *keeper) remote(c poolClaim) gitrepo.Remote {
 
 // aim is the tip that a sandbox of a pool has to be at: the remote's as last fetched, unless that is longer ago than the pool's
 // max_staleness: then it is asked anew. Where it cannot be asked, aim refuses, or, if the pool allows a stale base, is what
-// was last heard, else where the sandbox is (nil: there is none), and says so in notes.
-func (k *keeper) aim(ctx context.Context, remote gitrepo.Remote, at *gitrepo.Tip) (tip gitrepo.Tip, notes []string, err error) {
+// was last heard, else where the sandbox is (nil: there is none) if it got there by the same credential, and says so in notes. A remote
+// that denies access was asked: nothing of it is handed out.
+func (k *keeper) aim(ctx context.Context, remote gitrepo.Remote, b *warmBox) (tip gitrepo.Tip, notes []string, err error) {
 	spec := k.now().spec
 	known, ok := k.w.repos.Known(remote)
 	if ok && time.Since(known.FetchedAt) < time.Duration(*spec.MaxStaleness) {
@@ -176,8 +183,11 @@ func (k *keeper) aim(ctx context.Context, remote gitrepo.Remote, at *gitrepo.Tip
 	if tip, err = k.sync(ctx, remote); err == nil || final(ctx, err) {
 		return tip, nil, err
 	}
-	if !ok && at != nil && remote.Ref == spec.Resource.Ref {
-		known, ok = *at, true
+	if errors.Is(err, gitrepo.ErrDenied) {
+		return tip, nil, refuse("remote_denied", "pool %q: %v: nothing of it is used, also with allow_stale: mend its token", k.name, err)
+	}
+	if !ok && b != nil && remote.Ref == spec.Resource.Ref && b.gotBy(remote) {
+		known, ok = b.tip(), true
 	}
 	if !ok {
 		return tip, nil, refuse("remote_unreachable", "pool %q: %v: nothing of that ref is on worker %s: mend the remote or its token", k.name, err, k.w.cfg.Name)
@@ -192,7 +202,7 @@ func (k *keeper) aim(ctx context.Context, remote gitrepo.Remote, at *gitrepo.Tip
 
 // hand gives a sandbox to its claim, at the remote's tip unless that is left for later. On error the sandbox is gone.
 func (k *keeper) hand(ctx context.Context, b *warmBox, c poolClaim, source string) (poolBox, error) {
-	if c.later {
+	if remote := k.remote(c); c.later && (b.gotBy(remote) || k.heard(remote)) {
 		b.tell(b.sb.ID(), events.EnvExecuting)
 		box := b.handed(source)
 		box.fresh = func(ctx context.Context) error {
@@ -214,6 +224,12 @@ func (k *keeper) hand(ctx context.Context, b *warmBox, c poolClaim, source strin
 	return box, nil
 }
 
+// heard tells whether the remote gave this worker something for its present credential.
+func (k *keeper) heard(remote gitrepo.Remote) bool {
+	_, ok := k.w.repos.Known(remote)
+	return ok
+}
+
 func (b *warmBox) handed(source string) poolBox {
 	at := b.tip()
 	return poolBox{
@@ -225,8 +241,8 @@ func (b *warmBox) handed(source string) poolBox {
 // fresh brings a claimed sandbox to where it has to be, and returns how many commits it was behind.
 func (k *keeper) fresh(ctx context.Context, b *warmBox, c poolClaim) (behind int, notes []string, err error) {
 	defer k.rush.enter()()
-	remote, at := k.remote(c), b.tip()
-	tip, notes, err := k.aim(ctx, remote, &at)
+	remote := k.remote(c)
+	tip, notes, err := k.aim(ctx, remote, b)
 	if err != nil {
 		return 0, nil, err
 	}

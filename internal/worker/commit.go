@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/warmfleet/warmfleet/internal/gitcommit"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -45,7 +44,6 @@ func (c *committing) applied(ctx context.Context, made gitcommit.Made, branch st
 	d := events.Data{Changed: &made.Changed, Notes: c.taken.Notes}
 	if made.Commit != "" {
 		d.Commit, d.Onto, d.Branch = made.Commit, made.Onto, branch
-		d.Notes = slices.Concat(d.Notes, c.authorNotes())
 	}
 	return c.j.end(ctx, events.TypeApplied, d)
 }

@@ -73,7 +73,7 @@ func (c *committing) prepare(ctx context.Context, facts gitrepo.Facts) error {
 	c.work = gitcommit.Work{
 		Checkout: c.j.plan.Strategy == plan.GitWorktree || c.j.plan.Resource.Repo != "",
 		Changes:  delta.Changes, Before: layer.NewTree(base), After: layer.NewTree(c.restored.Chain),
-		Message: messageOf(c.j.plan), Author: authorOf(c.j.plan, facts.Author),
+		Message: messageOf(c.j.plan),
 	}
 	if err := c.history(ctx); err != nil {
 		return err
@@ -132,6 +132,11 @@ func (c *committing) history(ctx context.Context) error {
 			c.work.Time = r.Event.Time.Truncate(time.Second)
 		}
 	}
+	author := authorIn(records)
+	if author == nil {
+		return refuse("no_identity", "commit: the events of plan %s don't say who it is by: submit it again", c.j.id)
+	}
+	c.work.Author = gitrepo.Identity{Name: author.Name, Email: author.Email}
 	c.prior = lastIntent(records)
 	tree := c.work.Before
 	if commit, _, ok := gitrepo.HeadIn(func(p string) (io.ReadCloser, error) { return tree.Open(layer.Path(p)) }); ok {
@@ -146,30 +151,6 @@ func messageOf(p *plan.Plan) string {
 		return p.Commit.Message
 	}
 	return p.Name
-}
-
-// authorOf is who a commit is by: the plan's identity, else the repository's own, else a neutral one. Never that of the machine.
-func authorOf(p *plan.Plan, own gitrepo.Identity) gitrepo.Identity {
-	switch {
-	case p.Identity != nil:
-		return gitrepo.Identity{Name: p.Identity.Name, Email: p.Identity.Email}
-	case own.Name != "" && own.Email != "":
-		return own
-	}
-	return neutralAuthor()
-}
-
-// neutralAuthor is who a commit is by that nobody else is named for.
-func neutralAuthor() gitrepo.Identity {
-	return gitrepo.Identity{Name: "warmfleet", Email: "warmfleet@localhost"}
-}
-
-// authorNotes say so where a commit is by nobody in particular.
-func (c *committing) authorNotes() []string {
-	if a := c.work.Author; a == neutralAuthor() {
-		return []string{fmt.Sprintf("author: %s <%s>: neither the plan nor the repository's own configuration names an identity", a.Name, a.Email)}
-	}
-	return nil
 }
 
 // wantedBranch is the branch that a plan asks for, "" for none.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/warmfleet/warmfleet/internal/base"
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
+	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/objectstore"
@@ -18,8 +19,8 @@ import (
 
 // conclude turns what stopped a claimed plan into its last event, where it is its last.
 func (w *Worker) conclude(ctx context.Context, j *job, err error) error {
-	if err != nil && (silent(ctx) || ctx.Err() != nil && errors.Is(err, ctx.Err())) {
-		err = context.Cause(ctx) // a call that was cut short says only that it was
+	if err != nil && (silent(ctx) || ctx.Err() != nil && (errors.Is(err, ctx.Err()) || !j.stuck && errors.Is(err, isolate.ErrLost))) {
+		err = context.Cause(ctx) // a call that was cut short says only that it was, or that its process is gone
 	}
 	ctx = context.WithoutCancel(ctx)
 	switch {
@@ -33,7 +34,7 @@ func (w *Worker) conclude(ctx context.Context, j *job, err error) error {
 		}
 		return executor.ErrInterrupted
 	case errors.Is(err, errAgain):
-		if err := j.writer.Append(ctx, events.TypeRetrying, events.Data{Reason: err.Error()}); err != nil {
+		if err := j.writer.Append(ctx, events.TypeRetrying, events.Data{Reason: j.mask.Text(err.Error())}); err != nil {
 			return err
 		}
 		return fmt.Errorf("%w: %w", executor.ErrInterrupted, err)

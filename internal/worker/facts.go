@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
 )
@@ -14,7 +15,7 @@ const (
 	// factsLimit bounds the wait for one of them.
 	factsLimit = 10 * time.Second
 	// lag is how long what is stored beside the work stands back. Stored writes queue for the disk, and until a plan's
-	// first process runs, which takes less, it waits for five of its own (design 4).
+	// first process runs, which takes less, it waits for five of its own (docs/ARCHITECTURE.md, life of a plan).
 	lag = 20 * time.Millisecond
 )
 
@@ -28,9 +29,16 @@ func (w *Worker) hostFor(planID string) sandbox.Host {
 
 // notify makes an event of a move of a sandbox.
 func (w *Worker) notify(planID, pool string, c sandbox.Change) {
+	w.notifyOn(w.report.Rung, sandboxOwner{plan: planID, pool: pool}, c)
+}
+
+// sandboxOwner is whose a sandbox is: ids, each "" where it is nobody's of that kind.
+type sandboxOwner struct{ plan, pool string }
+
+func (w *Worker) notifyOn(rung isolate.Rung, of sandboxOwner, c sandbox.Change) {
 	d := events.Data{
-		SandboxID: c.ID, PlanID: planID, Pool: pool, Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(c.Strategy),
-		Isolation: string(w.report.Rung), State: string(c.To), Driver: string(c.View.Driver), DriverWhy: c.View.Why,
+		SandboxID: c.ID, PlanID: of.plan, Pool: of.pool, Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(c.Strategy),
+		Isolation: string(rung), State: string(c.To), Driver: string(c.View.Driver), DriverWhy: c.View.Why,
 	}
 	if c.Cause != nil {
 		d.Error = c.Cause.Error()

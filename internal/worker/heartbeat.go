@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// heartbeatEvery renews the lease on a command; design 4.
+	// heartbeatEvery renews the lease on a command: four may be lost before the worker stops by itself.
 	heartbeatEvery = time.Second
 	// fenceAfter is how long a worker works on without an acknowledged round trip. It is
 	// below AckWait (5 s), so a worker stops before its command can be handed to another.

@@ -2,6 +2,8 @@ package worker
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -43,7 +45,7 @@ func (w *Worker) poolLimits(spec poolfile.Pool) isolate.Limits { return w.strict
 
 // poolRemote is the repository of a pool, with the credential that its file names, asked at each use.
 func (w *Worker) poolRemote(spec poolfile.Pool) gitrepo.Remote {
-	r := gitrepo.Remote{URL: spec.Resource.Repo, Ref: spec.Resource.Ref}
+	r := gitrepo.Remote{URL: spec.Resource.Repo, Ref: spec.Resource.Ref, Submodules: spec.Submodules}
 	if t := spec.Token; t != nil {
 		source := credential.Source{Env: t.Env, File: t.File, Command: t.Command}
 		r.Who = fmt.Sprintf("%q", []any{t.Env, t.File, t.Command})
@@ -53,6 +55,16 @@ func (w *Worker) poolRemote(spec poolfile.Pool) gitrepo.Remote {
 		}
 	}
 	return r
+}
+
+// accessOf names where a remote's credential comes from, "" for nowhere. What one was given is not another's: the pool's token may have
+// been changed so that it can read no more. Another value from the same place counts as the same, since commands give a new one each time.
+func accessOf(r gitrepo.Remote) string {
+	if r.Who == "" {
+		return ""
+	}
+	sum := sha256.Sum256([]byte(r.Who))
+	return hex.EncodeToString(sum[:16])
 }
 
 // oneLine joins the lines of a text.

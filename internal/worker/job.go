@@ -50,7 +50,7 @@ type job struct {
 // started goes on with life.
 func (w *Worker) pull(ctx, life context.Context, pool string) {
 	for ctx.Err() == nil {
-		if !w.awaitSlot(ctx) {
+		if w.reserve.Wait(ctx) != nil || !w.awaitSlot(ctx) {
 			return
 		}
 		got, err := w.fleet.Queue.Pull(ctx, events.Pull{Pool: pool, Max: 1, Priority: w.priority(pool), Wait: w.cfg.PullWait})
@@ -75,6 +75,10 @@ func (w *Worker) pull(ctx, life context.Context, pool string) {
 
 // take works on a delivery if a slot is still free, else gives it back at once.
 func (w *Worker) take(life context.Context, d events.Delivery) {
+	if w.reserve.Low() != "" {
+		w.nak(life, d, busyDelay)
+		return
+	}
 	select {
 	case w.slots <- struct{}{}:
 	default:

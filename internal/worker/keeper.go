@@ -99,8 +99,9 @@ func (k *keeper) settings() warmpool.Settings {
 	if s.removed || !s.settled || s.image == nil || !poolfile.SameRepo(s.image.Repo, s.spec.Resource.Repo) {
 		return warmpool.Settings{Off: true}
 	}
+	spread := warmpool.Spread{Target: *s.spec.TargetSize, Least: s.spec.MinIdle}
 	return warmpool.Settings{
-		Target: warmpool.Share(*s.spec.TargetSize, s.peers, k.w.cfg.Name), MaxAge: time.Duration(*s.spec.MaxAge),
+		Target: spread.Share(s.peers, k.w.cfg.Name), MaxAge: time.Duration(*s.spec.MaxAge),
 		Generation: s.image.ID, Shape: shapeOf(s.spec), Making: madeAtOnce,
 	}
 }
@@ -111,7 +112,7 @@ func shapeOf(spec poolfile.Pool) string {
 	if err != nil {
 		panic(err) // numbers always encode
 	}
-	return fmt.Sprintf("%s %s %s", spec.Resource.Repo, spec.PlanNetwork, limits)
+	return fmt.Sprintf("%s %s %s %q", spec.Resource.Repo, spec.PlanNetwork, limits, spec.Submodules)
 }
 
 // run keeps the pool until ctx ends, and then closes what idles.

@@ -52,7 +52,7 @@ func (w *Worker) asked(p *plan.Plan) []string {
 func (w *Worker) unbounded(p *plan.Plan) []string {
 	var names []string
 	for _, name := range w.asked(p) {
-		if w.report.Guarantees[name].State == isolate.Absent {
+		if w.reportFor(p).Guarantees[name].State == isolate.Absent {
 			names = append(names, name)
 		}
 	}
@@ -63,9 +63,12 @@ func (w *Worker) unbounded(p *plan.Plan) []string {
 func (w *Worker) limitNotes(p *plan.Plan) []string {
 	var notes []string
 	for _, name := range w.asked(p) {
-		if g := w.report.Guarantees[name]; g.State != isolate.Enforced {
+		if g := w.reportFor(p).Guarantees[name]; g.State != isolate.Enforced {
 			notes = append(notes, fmt.Sprintf("limit: %s: %s: %s", name, g.State, g.Why))
 		}
+	}
+	if w.measured(p) {
+		notes = append(notes, "limit: disk: best_effort: what a step wrote is measured while it runs: a disk of its own has only a tree that is not the original, for a limit below the size of the worker's own file system")
 	}
 	return notes
 }

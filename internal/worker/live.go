@@ -38,7 +38,7 @@ func (w *Worker) checkLive(p *plan.Plan, t *target) error {
 		return refuse("unsupported", "base live: %s: needs overlay, and this worker uses --layers %s: %s", t.path, w.layers.Driver, instead)
 	case mountBelow(t.path) != "":
 		return refuse("unsupported", "base live: %s: %s is another mount, which an overlay does not show: %s", t.path, mountBelow(t.path), instead)
-	case w.report.Rung == isolate.RungUser && !ownedBy(t.path, os.Geteuid()):
+	case w.report.Rung.MountsAsUser() && !ownedBy(t.path, os.Geteuid()):
 		return refuse("unsupported", "base live: %s: belongs to another user, whose files an ordinary user's worker cannot show as the sandbox's own: %s", t.path, instead)
 	}
 	return nil

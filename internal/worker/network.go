@@ -11,6 +11,7 @@ import (
 	"github.com/warmfleet/warmfleet/internal/egress"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/pkg/api"
+	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/plan"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
 )
@@ -26,10 +27,11 @@ func withNetwork(s sandbox.Spec, n plan.Network) sandbox.Spec {
 
 // askedNetwork is what a session asks for, nil where it leaves that to its pool.
 func askedNetwork(req api.SessionStart) *plan.Network {
-	if req.Network == "" {
+	if req.Network.IsZero() {
 		return nil
 	}
-	return &plan.Network{Mode: req.Network}
+	n := plan.Network(req.Network)
+	return &n
 }
 
 // never are the addresses of the fleet's own server: no list opens them to a sandbox.
@@ -51,12 +53,31 @@ func (w *Worker) never() []netip.AddrPort {
 	return out
 }
 
+// lists refuses a list of hosts where steps can be kept from all of the network or none: the way to a list needs a
+// network of the sandbox's own, that all its commands share.
+func (w *Worker) lists(p *plan.Plan) error {
+	if !p.Network.Listed() || w.report.Rung.Mounts() || w.report.Rung == isolate.RungBare {
+		return nil
+	}
+	return refuse("unmet_isolation", "network: a list of hosts needs namespaces of the worker's own, and this worker has %s (%s): use none or allow, or run `warmfleet doctor` to see what is missing",
+		w.report.Rung, w.report.RungWhy)
+}
+
 // networkNotes say where a list of hosts is not what it says.
 func (w *Worker) networkNotes(p *plan.Plan) []string {
 	if !p.Network.Listed() || w.report.Rung != isolate.RungBare {
 		return nil
 	}
 	return []string{fmt.Sprintf("network: the list of hosts is not enforced: %s", w.report.Guarantees[isolate.Network].Why)}
+}
+
+// networkUse is what commands of a session reached of a list of hosts, and were refused, since the last call, and how many
+// attempts were left out.
+func networkUse(d egress.Decisions) (use []events.NetworkUse, more int) {
+	for _, one := range d.List {
+		use = append(use, events.NetworkUse{Host: one.Host, Port: int(one.Port), Verdict: string(one.Verdict), Why: one.Why, Count: one.Count})
+	}
+	return use, d.Others
 }
 
 // tellDenied says behind the output of a build's step what its network refused.

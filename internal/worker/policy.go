@@ -12,8 +12,10 @@ import (
 type Isolation string
 
 // The isolation policies; a plan can only tighten its worker's. Off isolates nothing, on
-// any machine: commands are plain processes of the worker's user.
+// any machine: commands are plain processes of the worker's user. Strong is Required, with a kernel of gVisor's around
+// each command.
 const (
+	Strong    Isolation = "strong"
 	Required  Isolation = "required"
 	Preferred Isolation = "preferred"
 	Off       Isolation = "off"
@@ -21,24 +23,31 @@ const (
 
 // meets checks the guarantees that plan and worker require; the stricter of both counts.
 func (w *Worker) meets(p *plan.Plan) error {
-	if w.cfg.Isolation != Required && p.Isolation != plan.IsolationRequired {
+	if err := w.lists(p); err != nil {
+		return err
+	}
+	if !w.requires() && p.Isolation != plan.IsolationRequired && p.Isolation != plan.IsolationStrong {
 		return nil
 	}
-	return w.unmet(append(w.report.Unmet(p.NetworkMode()), w.unbounded(p)...), w.loosening(p))
+	report := w.reportFor(p)
+	return unmet(report, append(report.Unmet(p.NetworkMode()), w.unbounded(p)...), w.loosening(p))
 }
 
 // holds checks what the worker itself requires of every sandbox, whoever asks for one.
 func (w *Worker) holds(network string) error {
-	if w.cfg.Isolation != Required {
+	if !w.requires() {
 		return nil
 	}
-	return w.unmet(w.report.Unmet(network), w.loosening(&plan.Plan{}))
+	return unmet(w.report, w.report.Unmet(network), w.loosening(&plan.Plan{}))
 }
+
+// requires tells whether the worker's policy lets nothing run where a guarantee is missing.
+func (w *Worker) requires() bool { return w.cfg.Isolation == Required || w.cfg.Isolation == Strong }
 
 // loosening says how to do without, which files of a project can't.
 func (w *Worker) loosening(p *plan.Plan) string {
 	switch {
-	case w.cfg.Isolation != Required:
+	case !w.requires():
 		return "run the plan without isolation: required"
 	case p.Isolation == plan.IsolationRequired:
 		return "run it without isolation: required on a worker that was started with --isolation preferred"
@@ -46,11 +55,11 @@ func (w *Worker) loosening(p *plan.Plan) string {
 	return "start the worker with --isolation preferred (`warmfleet run` starts its own: run --isolation preferred)"
 }
 
-// unmet refuses for guarantees that are missing, if there are any.
-func (w *Worker) unmet(names []string, instead string) error {
+// unmet refuses for guarantees that are missing of a report, if there are any.
+func unmet(r isolate.Report, names []string, instead string) error {
 	var missing []string
 	for _, name := range names {
-		g := w.report.Guarantees[name]
+		g := r.Guarantees[name]
 		missing = append(missing, fmt.Sprintf("%s (%s; %s)", name, g.Why, g.Fix))
 	}
 	if len(missing) == 0 {
@@ -59,10 +68,10 @@ func (w *Worker) unmet(names []string, instead string) error {
 	return refuse("unmet_isolation", "isolation required: this machine does not hold %s: see `warmfleet doctor`, or %s", strings.Join(missing, ", "), instead)
 }
 
-// guarantees are what holds here, by name, as records and events say it.
-func (w *Worker) guarantees() map[string]string {
+// statesOf are what holds, by name, as records and events say it.
+func statesOf(r isolate.Report) map[string]string {
 	states := map[string]string{}
-	for name, g := range w.report.Guarantees {
+	for name, g := range r.Guarantees {
 		states[name] = string(g.State)
 	}
 	return states
@@ -70,14 +79,15 @@ func (w *Worker) guarantees() map[string]string {
 
 // isolationNotes say what a plan runs without.
 func (w *Worker) isolationNotes(p *plan.Plan) []string {
-	unmet := w.report.Unmet(p.NetworkMode())
+	report := w.reportFor(p)
+	unmet := report.Unmet(p.NetworkMode())
 	if w.cfg.Isolation == Off {
 		return []string{"isolation: off: the worker was started with --isolation off: nothing keeps steps from what its user may read, change and reach"}
 	}
 	if len(unmet) == 0 {
 		return nil
 	}
-	g := w.report.Guarantees[unmet[0]]
+	g := report.Guarantees[unmet[0]]
 	return []string{fmt.Sprintf("isolation: preferred: these do not hold here: %s: %s; %s", strings.Join(unmet, ", "), g.Why, g.Fix)}
 }
 

@@ -127,6 +127,11 @@ func (p *pooling) seePool(ctx, life context.Context, e kv.Entry) {
 		}
 		s.latest, s.peers, s.settled = p.latest[e.Key], p.peersOf(e.Key), p.known
 	})
+	p.tellSoon()
+}
+
+// tellSoon has the worker's record told before its turn.
+func (p *pooling) tellSoon() {
 	select {
 	case p.changed <- struct{}{}:
 	default: // that is to be told already

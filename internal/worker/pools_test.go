@@ -177,20 +177,6 @@ func TestPool_Restart(t *testing.T) {
 	}
 }
 
-func TestPool_SpreadOverWorkers(t *testing.T) {
-	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
-	p.apply(t, `,"target_size":3`)
-	a, _ := p.worker(t, "wa")
-	b, stop := p.worker(t, "wb")
-	p.warm(t, a, "two of three", idle(2))
-	p.warm(t, b, "one of three", idle(1))
-	stop()
-	p.warm(t, a, "all three once the other is gone", idle(3))
-}
-
 func TestPool_Prewarm(t *testing.T) {
 	t.Parallel()
 	p := newPoolRig(t)
@@ -339,7 +325,7 @@ func TestPool_ApplyPushes(t *testing.T) {
 	p.apply(t, `,"target_size":1,"max_staleness":"0s"`)
 	p.warm(t, w, "one warm", idle(1))
 	onto := p.push(t, "v2")
-	plan := p.plan(t, "apply: auto\ncommit: {message: by plan}\nsteps: [{run: echo new >new.txt}]\n")
+	plan := p.plan(t, "apply: auto\nidentity: {name: By, email: by@example.com}\ncommit: {message: by plan}\nsteps: [{run: echo new >new.txt}]\n")
 	d := p.ends(t, plan.PlanID(), events.StateApplied)
 	if d.Branch != "trunk" || d.Onto != onto || *d.Changed != 1 {
 		t.Errorf("applied %s on %s, %d changed; want trunk, %s and 1", d.Branch, d.Onto, *d.Changed, onto)
@@ -364,7 +350,7 @@ func TestPool_ResumedWithoutThePool(t *testing.T) {
 	}
 	stop := run(t, a)
 	p.warm(t, a, "one warm", idle(1))
-	plan := p.plan(t, "apply: auto\ncommit: {message: by plan}\nsteps: [{run: echo 1 >one, checkpoint: true}, {run: sleep 3}, {run: cat built >three}]\n")
+	plan := p.plan(t, "apply: auto\nidentity: {name: By, email: by@example.com}\ncommit: {message: by plan}\nsteps: [{run: echo 1 >one, checkpoint: true}, {run: sleep 3}, {run: cat built >three}]\n")
 	p.until(t, plan.PlanID(), "step checkpoint", func(e events.Event) bool {
 		return e.Kind() == events.TypeCheckpointed && e.Data.Checkpoint.Phase == events.PhaseStep
 	})

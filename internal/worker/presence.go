@@ -56,8 +56,8 @@ func (w *Worker) announce(ctx context.Context) error {
 // Record is what the worker says of itself.
 func (w *Worker) Record() events.Worker {
 	r := events.Worker{
-		Name: w.cfg.Name, Host: w.cfg.HostID, State: events.WorkerReady, Slots: w.cfg.Slots, Free: w.cfg.Slots - len(w.slots),
-		Pools: maps.Clone(w.tokens), Isolation: string(w.report.Rung), Policy: string(w.cfg.Isolation), Guarantees: w.guarantees(), Labels: w.cfg.Labels,
+		Name: w.cfg.Name, Host: w.cfg.HostID, State: events.WorkerReady, Paused: w.reserve.Low(), Slots: w.cfg.Slots, Free: w.cfg.Slots - len(w.slots),
+		Pools: maps.Clone(w.tokens), Isolation: string(w.report.Rung), Policy: string(w.cfg.Isolation), Guarantees: statesOf(w.report), Labels: w.cfg.Labels,
 		Version: version.Version(), Started: w.started,
 	}
 	if !open(w.draining) {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
-	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -105,7 +104,7 @@ func (w *Worker) checkStrategy(p *plan.Plan, t *target) error {
 		return refuse("invalid_strategy", "strategy git_worktree: %s is %s: use copy_on_write, or name the root of a git work tree with a commit", t.path, describeKind(t.info))
 	case p.Strategy == plan.InPlace && p.Apply != plan.ApplyAuto:
 		return refuse("invalid_strategy", "strategy none: works in place, so only apply: auto makes sense, not %s", p.Apply)
-	case p.Strategy == plan.InPlace && w.report.Rung == isolate.RungBare && os.Getuid() == 0:
+	case p.Strategy == plan.InPlace && !w.report.Rung.Mounts() && os.Getuid() == 0:
 		return refuse("unmet_isolation", "strategy none: as root it needs an id-mapped mount, which does not work here: run the worker as an ordinary user")
 	case p.Strategy == plan.InPlace && mountBelow(t.path) != "":
 		return refuse("invalid_resource", "strategy none: %s is another mount, which could not be rolled back: unmount it, or use copy_on_write", mountBelow(t.path))

@@ -2,8 +2,11 @@ package worker
 
 import (
 	"context"
+	"flag"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +25,10 @@ import (
 
 func TestMain(m *testing.M) {
 	isolate.Main()
+	if err := flag.Set("test.parallel", strconv.Itoa(max(atOnce, runtime.GOMAXPROCS(0)))); err != nil {
+		panic(err)
+	}
+	flag.Parse() // the command line wins
 	os.Exit(m.Run())
 }
 
@@ -29,7 +36,9 @@ const (
 	testHost = "h1"
 	// testAckWait is when a lost worker's command is given to another.
 	testAckWait = 2 * time.Second
-	patience    = 15 * time.Second
+	patience    = 60 * time.Second
+	// atOnce is how many tests run at once unless -parallel says so: they wait for commands and servers more than they compute.
+	atOnce = 4
 )
 
 // rig is a fleet without a scheduler: the test accepts and approves plans itself. tree is the

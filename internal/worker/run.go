@@ -8,7 +8,6 @@ import (
 
 	"github.com/warmfleet/warmfleet/internal/fault"
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
-	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -21,14 +20,9 @@ import (
 func (w *Worker) runClaim(ctx context.Context, j *job) error {
 	fold := j.writer.Fold()
 	t, refused := w.resolve(ctx, j.plan)
+	var author *events.Author
 	if refused == nil {
-		refused = w.checkWritable(j, t)
-	}
-	if refused == nil {
-		refused = w.meets(j.plan)
-	}
-	if refused == nil {
-		refused = w.provideSecrets(ctx, j)
+		author, refused = w.mayRun(ctx, j, t)
 	}
 	resume := fold.Checkpoint != nil && j.plan.Strategy != plan.InPlace && j.plan.Base != plan.BaseLive
 	if refused == nil && t.path == "" && !resume {
@@ -40,12 +34,13 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 		}
 	}
 	claim := events.Data{
-		Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(j.plan.Strategy), Isolation: string(w.report.Rung), Source: events.SourceCold,
+		Worker: w.cfg.Name, Host: w.cfg.HostID, Strategy: string(j.plan.Strategy), Isolation: string(w.reportFor(j.plan).Rung), Source: events.SourceCold,
 	}
 	claim.Driver, claim.DriverWhy = w.driverOf(j.plan)
-	claim.Guarantees = w.guarantees()
+	claim.Guarantees = w.guaranteesOf(j.plan)
+	claim.Author = author
 	if t != nil {
-		claim.Commit, claim.Notes = t.head(), slices.Concat(w.isolationNotes(j.plan), w.notes(j.plan, t), w.limitNotes(j.plan), w.networkNotes(j.plan))
+		claim.Commit, claim.Notes = t.head(), slices.Concat(w.isolationNotes(j.plan), w.cacheNotes(), w.notes(j.plan, t), w.limitNotes(j.plan), w.networkNotes(j.plan), authorNotes(author))
 		j.git, j.path = isGit(t.info) || t.path == "", t.path
 		if t.path != "" {
 			claim.Source = events.SourcePath
@@ -75,6 +70,23 @@ func (w *Worker) runClaim(ctx context.Context, j *job) error {
 	return w.conclude(ctx, j, w.run(ctx, j, attempt{target: t, start: start, from: from}))
 }
 
+// mayRun refuses what can be known before anything of the plan runs, and gets what it needs.
+func (w *Worker) mayRun(ctx context.Context, j *job, t *target) (*events.Author, error) {
+	if err := w.checkWritable(j, t); err != nil {
+		return nil, err
+	}
+	if err := w.tryStrong(ctx, j.plan); err != nil {
+		return nil, err
+	}
+	if err := w.meets(j.plan); err != nil {
+		return nil, err
+	}
+	if err := w.provideSecrets(ctx, j); err != nil {
+		return nil, err
+	}
+	return w.author(ctx, j, t)
+}
+
 // attempt is what one claim of a plan starts from.
 type attempt struct {
 	target *target
@@ -102,7 +114,7 @@ func (w *Worker) notes(p *plan.Plan, t *target) []string {
 	if w.layers.Why != "" {
 		notes = append(notes, fmt.Sprintf("driver: %s; %s", w.layers.Driver, w.layers.Why))
 	}
-	if w.report.Rung == isolate.RungUser && w.layers.Driver == layer.Overlay {
+	if w.report.Rung.MountsAsUser() && w.layers.Driver == layer.Overlay {
 		notes = append(notes, "driver: overlay of an ordinary user: renaming a directory of the base is EXDEV, as between file systems, and writing one of a base file's names leaves its other names as they were")
 	}
 	return notes
@@ -163,7 +175,7 @@ func (w *Worker) sandboxFor(ctx context.Context, j *job, t *target, chain layer.
 	if t.box != nil {
 		return t.box.sb, nil
 	}
-	sb, err := sandbox.New(ctx, w.hostFor(j.id), withNetwork(sandbox.Spec{
+	sb, err := sandbox.New(ctx, w.hostOf(j.plan, j.id), withNetwork(sandbox.Spec{
 		ID: events.NewID(), Strategy: sandbox.Strategy(j.plan.Strategy), Chain: chain,
 		Path: t.path, Index: t.index, Limits: w.limitsOf(j.plan),
 	}, *j.plan.Network))

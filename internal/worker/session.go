@@ -133,7 +133,7 @@ func (s *liveSession) activate(ctx context.Context, o sessionBox) error {
 	s.rec.State, s.rec.Source, s.rec.Image, s.rec.Commit = events.SessionActive, o.source, o.image, o.commit
 	s.rec.Syncing, s.rec.Notes = o.fresh != nil, o.notes
 	if o.from.ID != "" {
-		s.rec.Checkpoint = o.from.ID
+		s.rec.Checkpoint, s.rec.Fuzzy = o.from.ID, o.from.Fuzzy
 	}
 	now := time.Now().UTC()
 	s.rec.UsedAt, s.rec.ExpiresAt = now, s.timeouts.Expires(s.rec.CreatedAt, now)

@@ -44,12 +44,12 @@ func (s *liveSession) serve() error {
 
 // accept takes a request's place in line before the next one is looked at, and answers it beside others.
 func (s *liveSession) accept(verb string, m *nats.Msg) {
-	gated, alone := s.gated(verb, m.Data)
+	gated, kind := s.gated(verb, m.Data)
 	if !gated {
 		s.calls.Go(func() { s.call(verb, m) })
 		return
 	}
-	ticket, err := s.gate.Join(alone)
+	ticket, err := s.gate.Join(kind)
 	if err != nil {
 		s.refuse(m, err)
 		return
@@ -65,19 +65,24 @@ func (s *liveSession) accept(verb string, m *nats.Msg) {
 	})
 }
 
-// gated tells whether a call waits for its turn, and whether it has to be alone then. A part of a file that is not whole
-// yet changes nothing.
-func (s *liveSession) gated(verb string, body []byte) (gated, alone bool) {
+// gated tells whether a call waits for its turn, and as what. A part of a file that is not whole yet changes nothing.
+func (s *liveSession) gated(verb string, body []byte) (gated bool, kind session.Kind) {
 	switch verb {
 	case "exec":
-		return true, false
+		return true, session.Run
 	case "write":
 		var req api.SessionWrite
-		return json.Unmarshal(body, &req) == nil && (req.Upload == "" || req.Last), false
-	case "checkpoint", "rollback":
-		return true, true
+		return json.Unmarshal(body, &req) == nil && (req.Upload == "" || req.Last), session.Write
+	case "checkpoint":
+		var req api.SessionCheckpoint
+		if json.Unmarshal(body, &req) == nil && req.Wait {
+			return true, session.Alone
+		}
+		return true, session.Save
+	case "rollback":
+		return true, session.Alone
 	}
-	return false, false
+	return false, session.Run
 }
 
 // call answers one request. It goes on whether or not whoever asked still listens.
@@ -100,7 +105,7 @@ func (s *liveSession) call(verb string, m *nats.Msg) {
 	case "status":
 		reply = s.record()
 	case "checkpoint":
-		reply, err = s.apiCheckpoint()
+		reply, err = s.apiCheckpoint(m.Data)
 	case "rollback":
 		reply, err = s.rollback(m.Data)
 	case "end":
@@ -143,9 +148,10 @@ func (s *liveSession) refuse(m *nats.Msg, err error) {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, checkpoint.ErrNotFound):
 		code = api.CodeNotFound
-	case errors.Is(err, errRequest), errors.Is(err, errPart), errors.Is(err, events.ErrID), errors.Is(err, isolate.ErrTooLarge), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR):
+	case errors.Is(err, errRequest), errors.Is(err, errPart), errors.Is(err, events.ErrID), errors.Is(err, isolate.ErrTooLarge), errors.Is(err, syscall.EISDIR), errors.Is(err, syscall.ENOTDIR),
+		errors.Is(err, syscall.ENAMETOOLONG), errors.Is(err, syscall.EINVAL):
 		code = api.CodeInvalid
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EXDEV), errors.Is(err, syscall.ELOOP):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EXDEV), errors.Is(err, syscall.ELOOP), errors.Is(err, errOutside), errors.Is(err, isolate.ErrFull):
 		code = api.CodeRefused
 	case errors.Is(err, session.ErrShut), errors.Is(err, session.ErrBusy), errors.Is(err, errUploads), errors.Is(err, errOver), errors.Is(err, errLineage), errors.Is(err, isolate.ErrChanged):
 		code = api.CodeConflict
@@ -177,9 +183,13 @@ func (s *liveSession) list(body []byte) (any, error) {
 	if err := decodeCall(body, &req); err != nil {
 		return nil, err
 	}
-	infos, err := s.box.sb.List(s.ctx, req.Path)
+	dir, err := sessionPath(req.Path)
 	if err != nil {
 		return nil, err
+	}
+	infos, err := s.box.sb.List(s.ctx, dir)
+	if err != nil {
+		return nil, fileError("list", dir, err)
 	}
 	s.used(false)
 	out := make([]api.SessionEntry, 0, len(infos))
@@ -193,12 +203,18 @@ func (s *liveSession) list(body []byte) (any, error) {
 		case fs.ModeSymlink:
 			kind = "link"
 		}
-		out = append(out, api.SessionEntry{Name: i.Name, Type: kind, Size: i.Size, Mode: i.Mode.String(), ModTime: i.ModTime.UTC()})
+		out = append(out, api.SessionEntry{Name: api.Text(i.Name), Type: kind, Size: i.Size, Mode: i.Mode.String(), ModTime: i.ModTime.UTC()})
 	}
 	return out, nil
 }
 
-func (s *liveSession) apiCheckpoint() (any, error) {
+// apiCheckpoint takes a checkpoint. What the request says was heeded when it was given its turn.
+func (s *liveSession) apiCheckpoint(body []byte) (any, error) {
+	if len(body) > 0 {
+		if err := decodeCall(body, &api.SessionCheckpoint{}); err != nil {
+			return nil, err
+		}
+	}
 	s.used(false)
 	id, err := s.checkpoint(s.ctx)
 	return api.SessionCheckpoint{Checkpoint: id, Fuzzy: s.record().Fuzzy}, err

@@ -9,6 +9,7 @@ import (
 	"net/http/cgi"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -143,6 +144,34 @@ func TestSession_RacingLinksLeadNowhere(t *testing.T) {
 	}
 	if wrote == 0 || wrote == 1000 {
 		t.Errorf("got %d of 1,000 writes done, want some that met a directory and some that met a link", wrote)
+	}
+}
+
+// A request that does not say what it seems to is refused, and nothing is done.
+func TestSession_RequestsAreRead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := sessions(t, r)
+	r.worker(t, "w1")
+	s := r.start(t, r.pool, api.SessionStart{Path: r.tree, Host: testHost})
+	for _, tc := range []struct {
+		verb string
+		req  any
+		text string
+	}{
+		{"checkpoint", map[string]any{"wait": "yes"}, "cannot unmarshal"},
+		{"write", api.SessionWrite{Path: "part", Offset: 7, Data: []byte("x")}, "offset 7 without an upload"},
+		{"write", api.SessionWrite{Path: "part", Offset: -1, Data: []byte("x")}, "offset -1 without an upload"},
+	} {
+		if code, text := r.raw(t, s.ID, tc.verb, tc.req); code != "400" || !strings.Contains(text, tc.text) {
+			t.Errorf("%s: got code %q, %q; want 400 and %q", tc.verb, code, text, tc.text)
+		}
+	}
+	if code, text := r.raw(t, s.ID, "checkpoint", nil); code != "" {
+		t.Errorf("checkpoint: got code %q, %q", code, text)
+	}
+	if got := entries(t, c.ListFiles, s.ID); slices.Contains(got, "part") {
+		t.Errorf("got %q, want nothing of what was refused", got)
 	}
 }
 

@@ -29,8 +29,6 @@ func (s *liveSession) exec(m *nats.Msg) error {
 		}
 		return s.respond(m, api.Detached{PID: d.PID, Log: d.Log})
 	}
-	s.count(1)
-	defer s.count(-1)
 	out, forget, err := s.stream(req.Flow, m.Reply)
 	if err != nil {
 		return err
@@ -42,22 +40,27 @@ func (s *liveSession) exec(m *nats.Msg) error {
 	end := api.ExecEnd{
 		ExitCode: result.ExitCode, Signal: result.Signal, Cause: string(result.Cause), Error: result.StartError, DurationMS: result.Duration.Milliseconds(),
 	}
+	end.Network, end.NetworkMore = networkUse(s.box.sb.Decisions())
 	if err != nil {
 		end.Cause, end.Error = string(isolate.CauseLost), err.Error()
 	}
 	return out.close(end)
 }
 
-func (s *liveSession) count(commands int) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.running += commands
-}
-
 func (s *liveSession) command(req api.Exec) (isolate.Command, error) {
-	c := isolate.Command{Argv: req.Argv, Dir: req.Dir}
+	var c isolate.Command
 	if len(req.Argv) == 0 || req.Argv[0] == "" {
 		return c, unfit("argv is empty: name a program")
+	}
+	var err error
+	if c.Dir, err = sessionPath(req.Dir); err == nil {
+		c.Argv, err = ofTexts("argv", req.Argv)
+	}
+	if err == nil {
+		req.Env, err = ofTexts("env", req.Env)
+	}
+	if err != nil {
+		return c, err
 	}
 	if req.Timeout != "" {
 		d, err := time.ParseDuration(req.Timeout)
@@ -67,7 +70,7 @@ func (s *liveSession) command(req api.Exec) (isolate.Command, error) {
 		c.Timeout = d
 	}
 	for _, v := range req.Env {
-		if name, _, ok := strings.Cut(v, "="); !ok || name == "" || strings.ContainsRune(v, 0) {
+		if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
 			return c, unfit("env %q: use NAME=value", v)
 		}
 	}
@@ -78,4 +81,20 @@ func (s *liveSession) command(req api.Exec) (isolate.Command, error) {
 		c.Stdin = bytes.NewReader(req.Stdin)
 	}
 	return c, nil
+}
+
+// ofTexts reads what a command is given.
+func ofTexts(what string, texts []string) ([]string, error) {
+	out := make([]string, len(texts))
+	for i, text := range texts {
+		s, err := api.OfText(text)
+		if err != nil {
+			return nil, unfit("%s: %v", what, err)
+		}
+		if strings.ContainsRune(s, 0) {
+			return nil, unfit("%s %q: has a NUL, which nothing that a program is given can", what, cutPath(s))
+		}
+		out[i] = s
+	}
+	return out, nil
 }

@@ -39,13 +39,20 @@ func (s *liveSession) read(m *nats.Msg) error {
 	if req.Offset < 0 || req.Limit < 0 {
 		return unfit("read %q: offset %d, limit %d: neither may be below 0", req.Path, req.Offset, req.Limit)
 	}
+	name, err := sessionPath(req.Path)
+	if err == nil && name == "" {
+		err = unfit("read: the path is empty: name a file")
+	}
+	if err != nil {
+		return err
+	}
 	limit := req.Limit
 	if limit == 0 || limit > api.SessionReadLimit {
 		limit = api.SessionReadLimit
 	}
-	part, err := s.box.sb.ReadPart(s.ctx, req.Path, isolate.PartAt{Offset: req.Offset, Max: limit, Stamp: req.Stamp})
+	part, err := s.box.sb.ReadPart(s.ctx, name, isolate.PartAt{Offset: req.Offset, Max: limit, Stamp: req.Stamp})
 	if err != nil {
-		return err
+		return fileError("read", name, err)
 	}
 	if req.Limit == 0 && part.Size-req.Offset > limit {
 		return fmt.Errorf("worker: read %q: %w: %d bytes are more than %d: read it in parts, by offset and limit", req.Path, isolate.ErrTooLarge, part.Size, limit)
@@ -67,9 +74,22 @@ func (s *liveSession) write(body []byte) (any, error) {
 	if req.Mode > maxMode {
 		return nil, unfit("write %q: mode %#o: permission bits are at most %#o", req.Path, req.Mode, maxMode)
 	}
-	w := isolate.FileWrite{Path: req.Path, Content: req.Data, Mode: req.Mode, MkdirAll: true}
+	if req.Upload == "" && req.Offset != 0 {
+		return nil, unfit("write %q: offset %d without an upload: give parts of a file the same one", req.Path, req.Offset)
+	}
+	name, err := sessionPath(req.Path)
+	if err == nil && name == "" {
+		err = unfit("write: the path is empty: name a file")
+	}
+	if err != nil {
+		return nil, err
+	}
+	w := isolate.FileWrite{Path: name, Content: req.Data, Mode: req.Mode, MkdirAll: true}
 	size := int64(len(req.Data))
 	if req.Upload != "" {
+		if err := s.box.sb.RoomFor(req.Path, req.Offset+size); err != nil {
+			return nil, err // before its parts are kept on the worker's own disk
+		}
 		whole, n, err := s.collect(req)
 		if whole == nil || err != nil {
 			return api.Written{Size: n}, err
@@ -78,8 +98,7 @@ func (s *liveSession) write(body []byte) (any, error) {
 		w.Content, w.From, size = nil, whole, n
 	}
 	s.used(true)
-	err := s.box.sb.WriteFile(s.ctx, w)
-	return api.Written{Size: size}, err
+	return api.Written{Size: size}, fileError("write", name, s.box.sb.WriteFile(s.ctx, w))
 }
 
 // upload is a file that comes in parts, and that nothing but this descriptor leads to.

@@ -21,6 +21,8 @@ const (
 	freshLimit = 2 * time.Minute
 	// endLimit bounds the last checkpoint and the last record.
 	endLimit = 5 * time.Minute
+	// beforeEnd bounds the checkpoint that is taken before commands are killed for the end.
+	beforeEnd = time.Minute
 	// usedEvery is how often a use is written down.
 	usedEvery = 15 * time.Second
 )
@@ -46,8 +48,7 @@ type liveSession struct {
 	identity session.Identity
 	timeouts session.Timeouts
 	dirty    bool // a call may have changed something since the last checkpoint
-	loose    bool // detached processes ran at the last checkpoint
-	running  int  // commands that run
+	loose    bool // something ran beside the last checkpoint
 	cut      bool // commands were ended by the end of the session
 	closing  bool // no more than the last checkpoint is taken
 	noted    time.Time
@@ -175,8 +176,9 @@ func (s *liveSession) finish(state, code, why string) (string, error) {
 	s.once.Do(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), endLimit)
 		defer cancel()
+		s.saveRunning(ctx)
 		s.mu.Lock()
-		s.closing, s.cut = true, s.running > 0
+		s.closing, s.cut = true, s.gate.Running(session.Run) > 0
 		s.mu.Unlock()
 		s.end(errOver) // what runs in it is killed
 		s.last = s.lastCheckpoint(ctx)

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"strings"
 
-	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/events"
@@ -70,11 +69,11 @@ func (w *Worker) resourceBox(ctx context.Context, req api.SessionStart) (session
 		t.release()
 		return sessionBox{}, err
 	}
-	box := sessionBox{baseLayers: len(t.chain), source: events.SourcePath, commit: t.head(), release: t.release}
+	box := sessionBox{baseLayers: len(t.chain), source: events.SourcePath, commit: t.head(), release: t.release, notes: w.networkNotes(p)}
 	if t.path == "" {
 		box.source = events.SourceCold
 	}
-	if box.sb, err = w.sessionSandbox(ctx, sandbox.Spec{Chain: t.chain, Network: networkOf(req), Limits: w.limitsOf(p)}); err != nil {
+	if box.sb, err = w.sessionSandbox(ctx, withNetwork(sandbox.Spec{Chain: t.chain, Limits: w.limitsOf(p)}, networkOf(req))); err != nil {
 		t.release()
 	}
 	return box, err
@@ -98,11 +97,11 @@ func sessionPlan(req api.SessionStart) (*plan.Plan, error) {
 	return p, nil
 }
 
-func networkOf(req api.SessionStart) string {
-	if req.Network == "" {
-		return isolate.NetworkNone
+func networkOf(req api.SessionStart) plan.Network {
+	if n := askedNetwork(req); n != nil {
+		return *n
 	}
-	return req.Network
+	return plan.Network{Mode: plan.NetworkNone}
 }
 
 func (w *Worker) sessionSandbox(ctx context.Context, spec sandbox.Spec) (*sandbox.Sandbox, error) {

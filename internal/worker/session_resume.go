@@ -26,15 +26,20 @@ func (w *Worker) resumedBox(ctx context.Context, id string, req api.SessionStart
 	if k != nil {
 		c.complete(k.now())
 	} else {
-		c.network = &plan.Network{Mode: networkOf(req)}
+		n := networkOf(req)
+		c.network = &n
 	}
-	if err := w.meets(&plan.Plan{Network: c.network, Limits: c.limits}); err != nil {
+	p := &plan.Plan{Network: c.network, Limits: c.limits}
+	if err := w.meets(p); err != nil {
 		release()
 		return sessionBox{}, err
 	}
+	box.notes = w.networkNotes(p)
 	if k != nil {
 		var b *warmBox
-		if b, box.notes = k.resume(ctx, r, c); b != nil {
+		var notes []string
+		b, notes = k.resume(ctx, r, c)
+		if box.notes = append(box.notes, notes...); b != nil {
 			box.sb, box.release = b.sb, func() {
 				b.end()
 				release()

@@ -10,6 +10,7 @@ import (
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/events/eventstest"
+	"github.com/warmfleet/warmfleet/pkg/plan"
 )
 
 // The named checkpoint wins over what is warm: a warm sandbox, which is at a newer commit, gives its running init and none of
@@ -55,7 +56,7 @@ func TestSession_NamedCheckpointWinsOverWarmth(t *testing.T) {
 		t.Errorf("roll back to what it was resumed from: %v", err)
 	}
 	p.warm(t, w, "another warm one", idle(1))
-	resumed("another network", "cold: network allow", api.SessionStart{Network: isolate.NetworkAllow})
+	resumed("another network", "cold: network allow", api.SessionStart{Network: api.Network{Mode: plan.NetworkAllow}})
 	p.image(t, "echo by-v2 >built")
 	p.warm(t, w, "one of the new image", func(n events.Warm) bool { return n.Idle == 1 && n.Image != image.ID })
 	resumed("another image", "cold: the checkpoint stands on image", api.SessionStart{})

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/pkg/api"
 	"github.com/warmfleet/warmfleet/pkg/checkpoint"
 	"github.com/warmfleet/warmfleet/pkg/client"
@@ -137,6 +138,94 @@ func TestSession_CheckpointBesideDetachedProcessesIsFuzzy(t *testing.T) {
 	last := r.start(t, "default", api.SessionStart{Checkpoint: end.Checkpoint})
 	if got := ticks(t, c, last.ID); got <= at {
 		t.Errorf("resumed from the end: got %d ticks, want more than %d", got, at)
+	}
+}
+
+// A checkpoint beside a command that runs stops it while files are copied, says that it is fuzzy, and lets it go on; one that
+// is to wait comes after the command, and is not fuzzy.
+func TestSession_CheckpointBesideACommandIsFuzzy(t *testing.T) {
+	r := newRig(t)
+	c := sessions(t, r)
+	w, _ := r.worker(t, "w1")
+	s := r.start(t, r.pool, api.SessionStart{Path: r.tree, Host: testHost})
+	ended := background(t, c, s.ID, "while ! test -e go; do echo x; done >ticks; echo over >over")
+	size := func(id string) int64 { // a file that grows is not read in one piece
+		all, err := c.ListFiles(t.Context(), id, ".")
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := slices.IndexFunc(all, func(e api.SessionEntry) bool { return e.Name == "ticks" })
+		if at < 0 {
+			return 0
+		}
+		return all[at].Size
+	}
+	until(t, "it ticks", func() bool { return size(s.ID) > 0 })
+	fuzzy, err := c.CheckpointSession(t.Context(), s.ID)
+	if err != nil || !fuzzy.Fuzzy || !r.stored(t, fuzzy.Checkpoint).Fuzzy {
+		t.Fatalf("got %+v, %v; want a fuzzy one", fuzzy, err)
+	}
+	at := size(s.ID)
+	until(t, "it goes on", func() bool { return size(s.ID) > at })
+	again, err := c.CheckpointSession(t.Context(), s.ID)
+	if err != nil || again.Checkpoint == fuzzy.Checkpoint {
+		t.Errorf("got %+v, %v; want another one: the command went on", again, err)
+	}
+	waits := make(chan api.SessionCheckpoint, 1)
+	go func() {
+		cp, err := c.CheckpointIdleSession(context.WithoutCancel(t.Context()), s.ID)
+		if err != nil {
+			t.Error(err)
+		}
+		waits <- cp
+	}()
+	until(t, "it waits", func() bool { return w.session(s.ID).gate.Waiting() == 1 })
+	// What waits for a command does not keep the session from being saved.
+	live := w.session(s.ID)
+	if due := live.save(time.Now().Add(-looseEvery)); due.Before(time.Now()) {
+		t.Error("not saved while a checkpoint waits for the command")
+	}
+	// The write queues behind the checkpoint that waits: the command's own side lets it go.
+	if err := live.box.sb.WriteFile(t.Context(), isolate.FileWrite{Path: "go"}); err != nil {
+		t.Fatal(err)
+	}
+	if e := <-ended; e.ExitCode == nil || *e.ExitCode != 0 {
+		t.Errorf("the command: got %+v", e)
+	}
+	if cp := <-waits; cp.Fuzzy {
+		t.Errorf("got %+v, want one that is not fuzzy", cp)
+	} else if n := r.start(t, "default", api.SessionStart{Checkpoint: cp.Checkpoint}); content(t, c, n.ID, "over") != "over\n" {
+		t.Error("the one that waited does not have the command's end")
+	}
+	n := r.start(t, "default", api.SessionStart{Checkpoint: fuzzy.Checkpoint})
+	if got := size(n.ID); got == 0 || got > at {
+		t.Errorf("resumed: got %d bytes, want those before the checkpoint: at most %d", got, at)
+	}
+}
+
+// A session whose command runs when its time is over is saved before the command is killed, and once more after that: what the
+// command throws away at its end is in the first, what it brings to safety is in the second.
+func TestSession_IsSavedBeforeItsCommandIsKilled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := sessions(t, r)
+	r.worker(t, "w1")
+	s := r.start(t, r.pool, api.SessionStart{Path: r.tree, Host: testHost, Timeout: "2s"})
+	var said strings.Builder
+	_, err := c.Exec(t.Context(), s.ID, api.Exec{Argv: []string{"sh", "-c", "trap 'mv work safe; echo bye; exit' TERM; echo x >work; while :; do sleep 0.05; done"}}, &said, nil)
+	if err != nil || said.String() != "bye\n" {
+		t.Errorf("got %q, %v; want what the command says at its end", said.String(), err)
+	}
+	end := r.awaitSession(t, s.ID, func(s events.Session) bool { return s.State == events.SessionExpired })
+	first := r.sessionEvent(t, s.ID, func(e events.Event) bool { return e.Kind() == "checkpointed" })
+	if !first.Data.Checkpoint.Fuzzy || first.Data.Checkpoint.ID == end.Checkpoint {
+		t.Fatalf("got %+v, want a fuzzy one before that of the end, %s", first.Data.Checkpoint, end.Checkpoint)
+	}
+	for id, want := range map[string]string{first.Data.Checkpoint.ID: "work", end.Checkpoint: "safe"} {
+		n := r.start(t, "default", api.SessionStart{Checkpoint: id})
+		if out, _, _ := run1(t, c, n.ID, "sh", "-c", "ls work safe 2>/dev/null"); out != want+"\n" {
+			t.Errorf("got %q, want %q", out, want)
+		}
 	}
 }
 

@@ -44,6 +44,7 @@ type stream struct {
 	read    int64 // of them, by the reader
 	heard   time.Time
 	gone    bool // nobody reads: nothing is waited for
+	over    bool // the session ends: nothing is waited for, but what the reader has room for is sent
 }
 
 // stream makes the one of a command, and is told of its reader under the id flow, if that is not "", until forget.
@@ -96,15 +97,16 @@ func (s *liveSession) heed(body []byte) {
 func (o *stream) listen(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
-	for over := false; !over; {
+	for last := false; !last; {
+		over := false
 		select {
 		case <-ctx.Done():
 			over = true
 		case <-tick.C:
 		}
 		o.mu.Lock()
-		if over = over || time.Since(o.heard) > flowSilence; over {
-			o.gone = true
+		o.over, o.gone = over, time.Since(o.heard) > flowSilence
+		if last = o.over || o.gone; last {
 			o.more.Broadcast()
 		}
 		o.mu.Unlock()
@@ -127,10 +129,11 @@ func (w *streamWriter) Write(b []byte) (int, error) {
 func (o *stream) put(name string, b []byte, always bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for o.flow && !always && !o.gone && o.sent-o.read+int64(len(b)) > api.FlowWindow {
+	full := func() bool { return o.flow && o.sent-o.read+int64(len(b)) > api.FlowWindow }
+	for full() && !always && !o.gone && !o.over {
 		o.more.Wait()
 	}
-	if !always && (o.gone || o.waiting+len(b) > streamRoom) {
+	if !always && (o.gone || full() || o.waiting+len(b) > streamRoom) {
 		o.dropped += int64(len(b))
 		o.lost += int64(len(b))
 		return

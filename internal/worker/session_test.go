@@ -164,7 +164,7 @@ func TestSession_GoneReaderHoldsNothingUp(t *testing.T) {
 	if err := r.js.Conn().PublishRequest(subject, r.js.Conn().NewInbox(), b); err != nil { // nobody listens
 		t.Fatal(err)
 	}
-	if _, err := c.CheckpointSession(t.Context(), s.ID); err != nil { // waits for the command
+	if _, err := c.CheckpointIdleSession(t.Context(), s.ID); err != nil { // waits for the command
 		t.Fatal(err)
 	}
 	if got := content(t, c, s.ID, "done"); got != "done\n" {

@@ -29,6 +29,7 @@ type warmBox struct {
 
 	mu     sync.Mutex
 	at     gitrepo.Tip
+	access string    // by which credential it got there, see accessOf
 	lacks  *[]string // what of that commit is not filled in, nil where nobody looked
 	plan   string    // whose it is
 	taken  bool
@@ -43,6 +44,7 @@ type boxSpec struct {
 	chain    layer.Chain
 	image    string
 	at       gitrepo.Tip
+	access   string
 	network  plan.Network
 	limits   isolate.Limits
 	strategy plan.Strategy
@@ -53,7 +55,7 @@ type boxSpec struct {
 // newBox makes a sandbox. On error the layers are released.
 func (w *Worker) newBox(ctx context.Context, pool string, s boxSpec) (*warmBox, error) {
 	b := &warmBox{
-		w: w, pool: pool, image: s.image, below: len(s.chain), at: s.at, plan: s.plan, taken: s.plan != "",
+		w: w, pool: pool, image: s.image, below: len(s.chain), at: s.at, access: s.access, plan: s.plan, taken: s.plan != "",
 		turn: make(chan struct{}, 1), release: s.release,
 	}
 	id := events.NewID()
@@ -70,6 +72,9 @@ func (w *Worker) newBox(ctx context.Context, pool string, s boxSpec) (*warmBox, 
 
 // make makes a warm sandbox of an image, at the commit that the mirror is known to be at.
 func (k *keeper) make(ctx context.Context, generation string) (*warmBox, error) {
+	if err := k.w.roomFor("make a warm sandbox"); err != nil {
+		return nil, err
+	}
 	k.rush.wait(ctx)
 	image := k.current()
 	if image == nil || image.ID != generation {
@@ -79,7 +84,7 @@ func (k *keeper) make(ctx context.Context, generation string) (*warmBox, error) 
 	spec := k.now().spec
 	b, err := k.w.newBox(ctx, k.name, boxSpec{
 		chain: image.chain, image: image.ID, at: gitrepo.Tip{Commit: image.Commit, Branch: image.Branch, FetchedAt: image.BuiltAt},
-		network: *spec.PlanNetwork, limits: k.w.poolLimits(spec), strategy: plan.CopyOnWrite, release: image.done,
+		access: image.Access, network: *spec.PlanNetwork, limits: k.w.poolLimits(spec), strategy: plan.CopyOnWrite, release: image.done,
 	})
 	if err != nil {
 		return nil, err
@@ -121,7 +126,7 @@ func (b *warmBox) tip() gitrepo.Tip {
 }
 
 // bring brings the sandbox to a tip of its repository, and closes what that changed, so that it belongs to the base of
-// whoever gets it. Where it is there already, since nothing ran in it, nothing is done. After an error the tree is unknown.
+// whoever gets it. Where it is there already, with its submodules, since nothing ran in it, nothing is done. After an error the tree is unknown.
 func (b *warmBox) bring(ctx context.Context, remote gitrepo.Remote, tip gitrepo.Tip) error {
 	select {
 	case b.turn <- struct{}{}:
@@ -129,8 +134,10 @@ func (b *warmBox) bring(ctx context.Context, remote gitrepo.Remote, tip gitrepo.
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	if at := b.tip(); at.Commit == tip.Commit && at.Branch == tip.Branch {
-		b.moved(tip, b.look(ctx, remote, tip))
+	at := b.tip()
+	looked := b.looked() || len(remote.Submodules) == 0
+	if at.Commit == tip.Commit && at.Branch == tip.Branch && looked {
+		b.moved(remote, tip, b.look(ctx, remote, tip))
 		return nil
 	}
 	b.tell(b.sb.ID(), events.EnvSyncing)
@@ -145,14 +152,22 @@ func (b *warmBox) bring(ctx context.Context, remote gitrepo.Remote, tip gitrepo.
 		return err
 	}
 	b.w.cps.Adopt(b.sb, len(chain))
-	b.moved(tip, &brought.Notes)
+	b.moved(remote, tip, &brought.Notes)
 	return nil
 }
 
-func (b *warmBox) moved(tip gitrepo.Tip, lacks *[]string) {
+// moved notes where the sandbox is: at a tip that the remote gave for this credential.
+func (b *warmBox) moved(remote gitrepo.Remote, tip gitrepo.Tip, lacks *[]string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.at, b.lacks = tip, lacks
+	b.at, b.access, b.lacks = tip, accessOf(remote), lacks
+}
+
+// gotBy tells whether what is in the sandbox was got by the credential of a remote.
+func (b *warmBox) gotBy(remote gitrepo.Remote) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.access == accessOf(remote)
 }
 
 // look finds out what of the commit that the sandbox is at is not filled in, unless that is known. It is for people: where the
@@ -170,6 +185,13 @@ func (b *warmBox) look(ctx context.Context, remote gitrepo.Remote, tip gitrepo.T
 		return nil
 	}
 	return &notes
+}
+
+// looked tells whether it is known what of its commit is not filled in.
+func (b *warmBox) looked() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.lacks != nil
 }
 
 // lacking names what of its commit is not filled in, as far as known.

@@ -23,7 +23,7 @@ func (t sandboxTree) Git(ctx context.Context, c gitrepo.SandboxGit) (gitrepo.End
 	said := &saying{}
 	r, err := t.sb.Exec(ctx, isolate.Command{
 		Argv: append([]string{"git"}, c.Args...), Env: append(t.sb.BaseEnv(), c.Env...),
-		Stdin: c.Stdin, Stdout: c.Stdout, Stderr: said, Sync: true,
+		Stdin: c.Stdin, Stdout: c.Stdout, Stderr: said,
 	})
 	switch {
 	case err != nil:

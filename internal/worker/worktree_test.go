@@ -12,9 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/warmfleet/warmfleet/internal/gitrepo"
-	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/sandboxtest"
-	"github.com/warmfleet/warmfleet/pkg/sandbox"
 )
 
 // originOf runs git as a user in the remote of a test.
@@ -29,7 +27,7 @@ func originOf(t *testing.T, dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// A sandbox whose workspace is held for all others is brought along by git inside of it, with nothing of the mirror in its sight.
+// A sandbox is brought along by git inside of it, with nothing of the mirror in its sight.
 func TestWorkTree_BringsASandbox(t *testing.T) {
 	bed, remote := sandboxtest.New(t), t.TempDir()
 	state := filepath.Join(t.TempDir(), "repos")
@@ -57,9 +55,6 @@ func TestWorkTree_BringsASandbox(t *testing.T) {
 	originOf(t, remote, "add", "-A")
 	originOf(t, remote, "commit", "-q", "-m", "two")
 	originOf(t, remote, "branch", "-m", "trunk", "main")
-	if err := sb.Hold(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	started := time.Now()
 	if tip, err = store.Sync(t.Context(), r); err != nil {
 		t.Fatal(err)
@@ -69,21 +64,9 @@ func TestWorkTree_BringsASandbox(t *testing.T) {
 		t.Fatalf("got %+v, %v", out, err)
 	}
 	t.Logf("sync and bring took %v", time.Since(started))
-	wantRefusedWrite(t, sb)
-	if err := sb.Release(t.Context()); err != nil {
-		t.Fatal(err)
-	}
 	got := sandboxtest.Run(t, sb, "cat a out new/c; git status --short --branch; git log -1 --format=%s origin/main; ! test -e .git/objects/info/alternates; ! test -e '"+state+"'")
 	if want := "two\nbuilt\nc\n## main\ntwo\n"; got != want {
 		t.Errorf("the sandbox: got %q, want %q", got, want)
-	}
-}
-
-func wantRefusedWrite(t *testing.T, sb *sandbox.Sandbox) {
-	t.Helper()
-	res, err := sb.Exec(t.Context(), isolate.Command{Argv: []string{"/bin/sh", "-c", "echo x >held"}, Env: sb.BaseEnv()})
-	if err != nil || res.ExitCode == nil || *res.ExitCode == 0 {
-		t.Errorf("a write while the workspace is held: got %+v, %v, want it to fail", res, err)
 	}
 }
 

@@ -20,8 +20,8 @@ type SessionStart struct {
 	// IdleTimeout and Timeout are durations as Go writes them; 30m and 4h where absent.
 	IdleTimeout string `json:"idle_timeout,omitempty"`
 	Timeout     string `json:"timeout,omitempty"`
-	// Network is none or allow; none where absent, and for a pool what it says.
-	Network string `json:"network,omitempty"`
+	// Network is none where absent, and for a pool what it says.
+	Network Network `json:"network,omitzero"`
 }
 
 // Session is a session as people see it.

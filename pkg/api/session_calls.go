@@ -1,6 +1,10 @@
 package api
 
-import "time"
+import (
+	"time"
+
+	"github.com/warmfleet/warmfleet/pkg/events"
+)
 
 // Headers of the messages that answer a session's exec and read; docs/sessions.md says how they go together.
 const (
@@ -41,10 +45,10 @@ type Flow struct {
 	Read int64  `json:"read"`
 }
 
-// Exec asks a session to run a command in its workspace.
+// Exec asks a session to run a command in its workspace. Argv, Env and Dir are as Text has them; package client does that.
 type Exec struct {
 	Argv []string `json:"argv"`
-	// Env are more variables, NAME=value. Dir is relative to the workspace.
+	// Env are more variables, NAME=value. Dir is a path of the workspace, as in a SessionRead.
 	Env []string `json:"env,omitempty"`
 	Dir string   `json:"dir,omitempty"`
 	// Timeout is a duration as Go writes it; none where absent.
@@ -67,6 +71,9 @@ type ExecEnd struct {
 	DurationMS int64  `json:"duration_ms"`
 	// Dropped is how many bytes of output nobody read in time.
 	Dropped int64 `json:"dropped,omitempty"`
+	// Network is what was reached and refused of a list of hosts since the last command's end, NetworkMore how many attempts more.
+	Network     []events.NetworkUse `json:"network,omitempty"`
+	NetworkMore int                 `json:"network_more,omitempty"`
 }
 
 // Detached is a command that goes on by itself; Log is the file that takes its output.
@@ -76,6 +83,7 @@ type Detached struct {
 }
 
 // SessionRead asks for Limit bytes of a file from Offset, at most SessionReadLimit; Limit 0 is all, of a file that is no larger.
+// Path is relative to the workspace, or absolute below /workspace, and as Text has it; so are those of the other requests.
 type SessionRead struct {
 	Path   string `json:"path"`
 	Offset int64  `json:"offset,omitempty"`
@@ -105,7 +113,7 @@ type SessionPath struct {
 	Path string `json:"path"`
 }
 
-// SessionEntry is an entry of a directory. Type is file, dir, link or other.
+// SessionEntry is an entry of a directory. Type is file, dir, link or other; Name is as Text has it.
 type SessionEntry struct {
 	Name    string    `json:"name"`
 	Type    string    `json:"type"`
@@ -114,9 +122,11 @@ type SessionEntry struct {
 	ModTime time.Time `json:"mod_time"`
 }
 
-// SessionCheckpoint names a checkpoint, in requests to roll back and in replies.
+// SessionCheckpoint names a checkpoint, in requests to roll back and in replies; to take one, only Wait is read.
 type SessionCheckpoint struct {
 	Checkpoint string `json:"checkpoint"`
+	// Wait, to take one: after the commands that run, instead of beside them.
+	Wait bool `json:"wait,omitempty"`
 	// Fuzzy, in replies: processes ran when it was taken, or were ended for it; files may be half written.
 	Fuzzy bool `json:"fuzzy,omitempty"`
 }

@@ -35,6 +35,7 @@ func (c *Client) Sessions(ctx context.Context) ([]api.Session, error) {
 
 // ExecDetached starts a command that goes on by itself.
 func (c *Client) ExecDetached(ctx context.Context, id string, req api.Exec) (api.Detached, error) {
+	req = inText(req)
 	req.Detach = true
 	return onSession[api.Detached](ctx, c, id, "exec", req)
 }
@@ -44,6 +45,7 @@ func (c *Client) ExecDetached(ctx context.Context, id string, req api.Exec) (api
 // api.CodeConflict.
 func (c *Client) ReadFile(ctx context.Context, id string, req api.SessionRead, w io.Writer) error {
 	left := req.Limit
+	req.Path = api.Text(req.Path)
 	for {
 		req.Limit = api.SessionReadLimit
 		if left != 0 { // below 0 is the worker's to refuse
@@ -98,7 +100,7 @@ func (c *Client) readPart(ctx context.Context, id string, req api.SessionRead, w
 // WriteFile replaces a file of a session whole with what r gives: it is there only when all of it is. mode 0 keeps what is
 // there.
 func (c *Client) WriteFile(ctx context.Context, id, path string, mode uint32, r io.Reader) error {
-	req := api.SessionWrite{Path: path, Mode: mode, Upload: events.NewID()}
+	req := api.SessionWrite{Path: api.Text(path), Mode: mode, Upload: events.NewID()}
 	for !req.Last {
 		buf := make([]byte, api.SessionChunk)
 		n, err := io.ReadFull(r, buf)
@@ -114,14 +116,20 @@ func (c *Client) WriteFile(ctx context.Context, id, path string, mode uint32, r 
 	return nil
 }
 
-// ListFiles returns the entries of a directory of a session, by name.
+// ListFiles returns the entries of a directory of a session, by name; a Name is as api.Text has it.
 func (c *Client) ListFiles(ctx context.Context, id, path string) ([]api.SessionEntry, error) {
-	return onSession[[]api.SessionEntry](ctx, c, id, "list", api.SessionPath{Path: path})
+	return onSession[[]api.SessionEntry](ctx, c, id, "list", api.SessionPath{Path: api.Text(path)})
 }
 
-// CheckpointSession takes a checkpoint, stored when it returns. It waits for commands that run; beside detached ones it is fuzzy.
+// CheckpointSession takes a checkpoint, stored when it returns. What runs is stopped while files are copied, and goes on; the
+// checkpoint is fuzzy then.
 func (c *Client) CheckpointSession(ctx context.Context, id string) (api.SessionCheckpoint, error) {
 	return onSession[api.SessionCheckpoint](ctx, c, id, "checkpoint", nil)
+}
+
+// CheckpointIdleSession is CheckpointSession after the commands that run; beside detached ones it is still fuzzy.
+func (c *Client) CheckpointIdleSession(ctx context.Context, id string) (api.SessionCheckpoint, error) {
+	return onSession[api.SessionCheckpoint](ctx, c, id, "checkpoint", api.SessionCheckpoint{Wait: true})
 }
 
 // RollbackSession brings a session back to a checkpoint of its own lineage.

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -26,6 +27,7 @@ const flowEvery = time.Second
 // command, and at most api.FlowWindow bytes are held here. How the command ended is the result; an error says that this is
 // not known, or wraps ErrLostOutput. The command goes on when ctx ends; what it prints then is lost.
 func (c *Client) Exec(ctx context.Context, id string, req api.Exec, stdout, stderr io.Writer) (api.ExecEnd, error) {
+	req = inText(req)
 	req.Flow = events.NewID()
 	sub, err := c.openSession(id, "exec", req)
 	if err != nil {
@@ -41,6 +43,17 @@ func (c *Client) Exec(ctx context.Context, id string, req api.Exec, stdout, stde
 		err = fmt.Errorf("client: exec in session %s: %w", id, err)
 	}
 	return end, err
+}
+
+// inText is a request for a command whose arguments may be any bytes.
+func inText(req api.Exec) api.Exec {
+	req.Argv, req.Env, req.Dir = slices.Clone(req.Argv), slices.Clone(req.Env), api.Text(req.Dir)
+	for _, all := range [][]string{req.Argv, req.Env} {
+		for i, s := range all {
+			all[i] = api.Text(s)
+		}
+	}
+	return req
 }
 
 // execReader reads the output of one command.

@@ -16,7 +16,7 @@ const (
 	LeaseTTL = 5 * time.Second
 	// WorkerTTL is how long a worker's record lives without a heartbeat.
 	WorkerTTL = 6 * time.Second
-	// EventAge is how long events are kept (design 3: 30 days).
+	// EventAge is how long events are kept; records of plans and checkpoints outlive them (docs/storage.md).
 	EventAge = 30 * 24 * time.Hour
 
 	outputAge     = 30 * 24 * time.Hour // as long as the events that speak of it

@@ -38,7 +38,7 @@ const (
 	TypeUndoFailed    = "undo_failed"
 )
 
-// MaxBody is the size in bytes of the largest plan body that fits in an accepted event (design 3.11).
+// MaxBody is the size in bytes of the largest plan body that fits in an accepted event: half of what a server takes as one message by default.
 const MaxBody = 512 << 10
 
 const typePrefix = "warmfleet."
@@ -83,6 +83,8 @@ type Data struct {
 	// Branch and Onto are in apply_intent and applied: the branch that gets the commit, and the commit's parent.
 	Branch string `json:"branch,omitempty"`
 	Onto   string `json:"onto,omitempty"`
+	// Author is in claimed, of a plan that will make a commit: who it will be by, whoever makes it.
+	Author *Author `json:"author,omitempty"`
 	// Behind is in claimed: how many commits a pool's sandbox was behind the remote before it was brought to Commit.
 	Behind    *int   `json:"behind_commits,omitempty" jsonschema:"description=how many commits the sandbox was behind before it was brought to commit"`
 	Strategy  string `json:"strategy,omitempty"`
@@ -128,6 +130,21 @@ type Data struct {
 	// Plan is the state of the plan after this event. A caller gives it with accepted only (name, strategy,
 	// apply, resource, pool, class, key, max_attempts, expires_at, body_digest); otherwise the Writer fills it in.
 	Plan *Fold `json:"plan,omitempty"`
+}
+
+// Who named the author of a plan's commit.
+const (
+	AuthorOfPlan       = "plan"
+	AuthorOfRepository = "repository"
+	AuthorOfPool       = "pool"
+	AuthorOfWorker     = "worker"
+)
+
+// Author is who a plan's commit is by, as author and committer.
+type Author struct {
+	Name  string `json:"name"`
+	Email string `json:"email"`
+	Of    string `json:"of" jsonschema:"description=who named it: plan or repository or pool or worker"`
 }
 
 // CheckpointRef is a checkpoint as events name it.

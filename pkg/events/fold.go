@@ -40,7 +40,7 @@ const (
 // strategyNone works in place, so applied needs no intent before it.
 const strategyNone = "none"
 
-// MaxFold is the size in bytes of the largest encoded Fold (design 3, last paragraph).
+// MaxFold is the size in bytes of the largest encoded Fold: it is in every event of a plan.
 const MaxFold = 4096
 
 // Fold is the state of a plan after an event. It is in every event of the plan, so one read of the

@@ -27,6 +27,8 @@ type Image struct {
 	Ref    string `json:"ref,omitempty"`
 	Branch string `json:"branch,omitempty"`
 	Commit string `json:"commit"`
+	// Access is a digest of where the credential came from that Commit was fetched with, "" where there was none; never of its value.
+	Access string `json:"access,omitempty"`
 	// Checkpoint has the image's layers; its phase is image.
 	Checkpoint string `json:"checkpoint_id"`
 	// Parent is the image that it was built on, "" when it was built from scratch.

@@ -6,7 +6,7 @@ import (
 )
 
 // DefaultAckWait is how long a delivery may go without a sign of life before it is given to another
-// worker (design 4: a killed worker's plan runs again within 7 s).
+// worker: a killed worker's plan runs again within 7 s, which is this, the server's timers and the claim.
 const DefaultAckWait = 5 * time.Second
 
 // Queue is the work queue of commands, one queue per pool token. Delivery is at least once; who may act on a plan is

@@ -6,7 +6,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 )
 
-// declarations lists every stream and bucket of a fleet (design 4). Buckets are streams too: the client's own calls would
+// declarations lists every stream and bucket of a fleet (docs/formats.md). Buckets are streams too: the client's own calls would
 // reset what they do not know of.
 func declarations(s Subjects, o Options) []declaration {
 	b := s.Buckets()

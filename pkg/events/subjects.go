@@ -60,7 +60,7 @@ func NewSubjects(prefix string) (Subjects, error) {
 }
 
 // ValidPool tells whether s can be a pool token of a command's subject: a pool's name,
-// "default", or h-<host id>-<8 hex> (design 3.3). The rule for pool files is stricter.
+// "default", or h-<host id>-<8 hex>, see PoolToken. The rule for pool files is stricter.
 func ValidPool(s string) error {
 	if !poolForm.MatchString(s) {
 		return fmt.Errorf("events: use pool token %q: must match %s", truncate(s, 80), poolForm)

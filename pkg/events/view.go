@@ -10,8 +10,9 @@ const (
 	StepFailed    = "failed"
 	StepSkipped   = "skipped"
 
-	causeExit = "exit"
-	causeLost = "lost"
+	causeExit      = "exit"
+	causeLost      = "lost"
+	causeCancelled = "cancelled"
 )
 
 // View is a plan as `plan show -o json` prints it (contract.md). Null means: not known or not yet.
@@ -167,6 +168,9 @@ func (v *View) settle() {
 			s.State = StepSkipped
 		case StepRunning:
 			s.State, s.Cause = StepFailed, text(causeLost)
+			if v.State == StateCancelled {
+				s.Cause = text(causeCancelled)
+			}
 		}
 	}
 }

@@ -14,8 +14,10 @@ type Worker struct {
 	Name  string `json:"name"`
 	Host  string `json:"host"`
 	State string `json:"state"` // WorkerReady or WorkerDraining
-	Slots int    `json:"slots"`
-	Free  int    `json:"free"`
+	// Paused is why a ready worker begins nothing for now, in one line; "" while it does.
+	Paused string `json:"paused,omitempty"`
+	Slots  int    `json:"slots"`
+	Free   int    `json:"free"`
 	// Pools maps a pool token to the allowed path behind it, "" for a named pool.
 	Pools     map[string]string `json:"pools"`
 	Isolation string            `json:"isolation"`
@@ -36,12 +38,18 @@ const (
 	WorkerDraining = "draining"
 )
 
+// Types of events of a worker, which begins nothing while the disk of its state directory is nearly full (Data.Reason).
+const (
+	WorkerPaused  = "paused"
+	WorkerResumed = "resumed"
+)
+
 // WorkerInterval is how often a worker renews its record; the bucket's TTL says when one
 // that stopped doing so is gone.
 const WorkerInterval = time.Second
 
 // PoolToken is the pool of plans on paths at or below the allowed path entry of a host:
-// "h-<host id>-<first 8 hex of sha256 of the entry>" (design 3.3).
+// "h-<host id>-<first 8 hex of sha256 of the entry>".
 func PoolToken(hostID, entry string) string {
 	sum := sha256.Sum256([]byte(entry))
 	return "h-" + strings.ToLower(hostID) + "-" + hex.EncodeToString(sum[:4])

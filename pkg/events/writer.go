@@ -88,7 +88,7 @@ func (w *Writer) Claim(ctx context.Context, d Data) error {
 	return err
 }
 
-// Append appends a fact by design 3.5: when another event came first, the holder of an epoch folds it in and tries
+// Append appends a fact. When another event came first, the holder of an epoch folds it in and tries
 // again as long as the epoch is still its own and the plan not final, else it is ErrFenced; an actor without
 // an epoch tries again unless the plan is final (ErrFinal). A fact that no longer fits is ErrTransition or
 // ErrCancelRequested. After ErrUnknown the same fact may be given again: it is stored once.

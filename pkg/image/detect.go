@@ -35,7 +35,7 @@ type Reader func(path string, limit int64) ([]byte, error)
 func tellNoFile(read Reader) Reader {
 	return func(path string, limit int64) ([]byte, error) {
 		b, err := read(path, limit)
-		for _, said := range []syscall.Errno{syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP, syscall.EINVAL, syscall.ENXIO} {
+		for _, said := range []syscall.Errno{syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP, syscall.EXDEV, syscall.EINVAL, syscall.ENXIO} {
 			if errors.Is(err, said) {
 				return nil, fmt.Errorf("%w: %w", ErrNoFile, err)
 			}

@@ -12,7 +12,8 @@ const (
 	DefaultInterval = time.Duration(poolfile.DefaultBuildInterval)
 	// FirstRetry is the wait after a first failure; it doubles with each in a row, up to LastRetry.
 	FirstRetry = 10 * time.Second
-	LastRetry  = 10 * time.Minute
+	// LastRetry is the longest of these waits.
+	LastRetry = 10 * time.Minute
 )
 
 // Why a build is asked for by itself, as events.Asked says it.

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -253,6 +254,23 @@ func TestJetStream_StoreLimit(t *testing.T) {
 	small := objectstoretest.Bytes(2, 1<<20)
 	objectstoretest.Put(t, s, "small", small)
 	objectstoretest.Check(t, s, "small", small)
+}
+
+// A Put that fails with chunks under way leaves none of them, whenever the server takes them.
+func TestJetStream_FailedPutLeavesNothing(t *testing.T) {
+	s, js, _ := newStore(t)
+	for range 20 {
+		source := errors.New("source is gone")
+		_, err := s.Put(t.Context(), "broken", io.MultiReader(bytes.NewReader(objectstoretest.Bytes(1, 3<<20)), iotest.ErrReader(source)))
+		if !errors.Is(err, source) {
+			t.Fatalf("Put: got %v, want %v", err, source)
+		}
+	}
+	// What a server has still to store comes before what is published now.
+	objectstoretest.Put(t, s, "whole", objectstoretest.Bytes(2, 10))
+	if got := messages(t, js, ">"); got != 2 {
+		t.Errorf("%d messages are stored, want a chunk and a record", got)
+	}
 }
 
 // A request whose caller went away lives on for a moment, and must share nothing with the caller:

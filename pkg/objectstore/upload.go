@@ -34,6 +34,8 @@ const (
 	maxBackoff   = 5 * time.Second
 	// cleanUpTimeout is short: a cancelled Put must end soon, whatever the link.
 	cleanUpTimeout = 2 * time.Second
+	// settleTimeout is the part of it for answers to what is under way.
+	settleTimeout = time.Second
 	// maxStalls is how many attempts of one Put may stand still: one stall is what a lost
 	// acknowledgement looks like, two are a server that does not store.
 	maxStalls = 2
@@ -80,7 +82,7 @@ type put struct {
 	late      func() (string, error) // nil if the name was given
 	r         io.Reader
 	rewind    func() error // nil: one attempt only
-	abandoned []string     // chunk subjects of failed attempts
+	abandoned []*upload    // failed attempts
 }
 
 func (p *put) run(ctx context.Context) (Info, error) {
@@ -119,13 +121,13 @@ func (p *put) attempt(ctx context.Context, window int) (Info, error) {
 	}
 	up := &upload{s: s, window: window, chunk: chunk, subject: s.chunkSubject(ulid.Make().String()), hash: sha256.New()}
 	if err := up.run(ctx, p.r); err != nil {
-		p.abandoned = append(p.abandoned, up.subject)
+		p.abandoned = append(p.abandoned, up)
 		return Info{}, err
 	}
 	if p.name == "" {
 		info, done, err := p.learnName(ctx)
 		if done || err != nil {
-			p.abandoned = append(p.abandoned, up.subject)
+			p.abandoned = append(p.abandoned, up)
 			return info, err
 		}
 	}
@@ -186,13 +188,14 @@ func (p *put) learnName(ctx context.Context) (info Info, done bool, err error) {
 func (p *put) cleanUp(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTimeout)
 	defer cancel()
-	for _, subject := range p.abandoned {
+	for _, up := range p.abandoned {
 		connected, err := unblocked(ctx, func() (bool, error) { return p.s.js.Conn().IsConnected(), nil })
 		if !connected || err != nil {
 			return
 		}
-		if err := p.s.purge(ctx, jetstream.WithPurgeSubject(subject)); err != nil {
-			p.s.o.Log.Debug().Err(err).Str("subject", subject).Msg("chunks left to the sweep")
+		up.settle(ctx)
+		if err := p.s.purge(ctx, jetstream.WithPurgeSubject(up.subject)); err != nil {
+			p.s.o.Log.Debug().Err(err).Str("subject", up.subject).Msg("chunks left to the sweep")
 		}
 	}
 }
@@ -296,6 +299,7 @@ func (u *upload) await(ctx context.Context) error {
 	oldest := u.flight[0]
 	select {
 	case ack := <-oldest.Ok():
+		u.flight = u.flight[1:]
 		if err := u.s.checkStream(ack); err != nil {
 			return err
 		}
@@ -303,15 +307,30 @@ func (u *upload) await(ctx context.Context) error {
 			return fmt.Errorf("%w: sequence %d follows %d", errLost, ack.Sequence, u.last)
 		}
 		u.last = ack.Sequence
-		u.flight = u.flight[1:]
 		return nil
 	case err := <-oldest.Err():
+		u.flight = u.flight[1:]
 		return err
 	case <-stall.C:
 		return fmt.Errorf("%w for %v: the server acknowledges no chunk; a full disk does that, its log tells", ErrStalled, u.s.o.Stall)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// settle waits until the server has answered for every chunk in flight: one that it stores after a purge would stay.
+func (u *upload) settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+	defer cancel()
+	for _, chunk := range u.flight {
+		select {
+		case <-chunk.Ok():
+		case <-chunk.Err():
+		case <-ctx.Done():
+			return
+		}
+	}
+	u.flight = nil
 }
 
 // info is the record of the uploaded object as nats.go writes it.

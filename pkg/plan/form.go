@@ -118,6 +118,9 @@ func (k *Checks) Limits(path string, l *Limits) { k.c.limits(path, l) }
 // Network wants none, allow or a list of hosts.
 func (k *Checks) Network(path string, n *Network) { k.c.network(path, n) }
 
+// Identity wants a name and an address as git keeps them, or none.
+func (k *Checks) Identity(path string, id *Identity) { k.c.identity(path, id) }
+
 // Env wants names and values of variables that a sandbox may have.
 func (k *Checks) Env(path string, env map[string]string) { k.c.env(path, env) }
 

@@ -79,6 +79,8 @@ type Isolation string
 const (
 	IsolationRequired  Isolation = "required"
 	IsolationPreferred Isolation = "preferred"
+	// IsolationStrong is required, and each command on a kernel of its own, gVisor's.
+	IsolationStrong Isolation = "strong"
 )
 
 // Plan is a plan as it is written and as it is published. Absent values are zero; Defaults

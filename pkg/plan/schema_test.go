@@ -64,7 +64,7 @@ func mapType(t reflect.Type) *generate.Schema {
 	case reflect.TypeFor[OnFailure]():
 		return words(Rollback, Keep)
 	case reflect.TypeFor[Isolation]():
-		return words(IsolationRequired, IsolationPreferred)
+		return words(IsolationRequired, IsolationPreferred, IsolationStrong)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func (c *checker) plan() {
 	c.resource()
 	oneOf(c, "strategy", p.Strategy, InPlace, CopyOnWrite, GitWorktree)
 	oneOf(c, "class", p.Class, High, Normal, Low)
-	oneOf(c, "isolation", p.Isolation, IsolationRequired, IsolationPreferred)
+	oneOf(c, "isolation", p.Isolation, IsolationRequired, IsolationPreferred, IsolationStrong)
 	oneOf(c, "on_failure", p.OnFailure, Rollback, Keep)
 	oneOf(c, "apply", p.Apply, ApplyAuto, ApplyManual, ApplyNever)
 	c.inPlace()
@@ -66,7 +66,7 @@ func (c *checker) plan() {
 		c.problem(index("secrets", i), envNameProblem(name))
 	}
 	c.distinct("secrets", p.Secrets)
-	c.identity()
+	c.identity("identity", c.p.Identity)
 	c.inputs()
 	c.stepDefaults()
 	c.steps()
@@ -192,15 +192,6 @@ func (c *checker) env(at string, env map[string]string) {
 		c.problem(path, envNameProblem(name))
 		c.problem(path, envValueProblem(name, env[name]))
 	}
-}
-
-func (c *checker) identity() {
-	id := c.p.Identity
-	if id == nil {
-		return
-	}
-	c.problem("identity.name", identProblem(id.Name))
-	c.problem("identity.email", identProblem(id.Email))
 }
 
 func (c *checker) inputs() {

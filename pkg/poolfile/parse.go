@@ -27,6 +27,7 @@ const (
 // The bounds of single values.
 const (
 	maxTargetSize = 1000
+	maxMinIdle    = 100
 	maxSteps      = 200
 	maxStepBytes  = 64 << 10
 	day           = 24 * time.Hour
@@ -131,10 +132,15 @@ func check(k *plan.Checks, p *Pool) {
 	}
 	checkImage(k, &p.Image)
 	k.Whole("target_size", p.TargetSize, plan.Bounds[int]{Most: maxTargetSize})
+	k.Whole("min_idle", &p.MinIdle, plan.Bounds[int]{Most: maxMinIdle})
 	k.Duration("max_age", p.MaxAge, plan.Bounds[time.Duration]{Least: time.Second, Most: day})
 	k.Duration("max_staleness", p.MaxStaleness, plan.Bounds[time.Duration]{Most: day})
 	k.Duration("build_interval", p.BuildInterval, plan.Bounds[time.Duration]{Least: time.Second, Most: 30 * day})
 	checkToken(k, p.Token)
+	for i, url := range p.Submodules {
+		k.Repo(k.At("submodules", i), url)
+	}
+	k.Identity("identity", p.Identity)
 	k.Limits("limits", p.Limits)
 	k.Network("network", p.Network)
 	k.Network("plan_network", p.PlanNetwork)

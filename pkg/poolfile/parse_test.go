@@ -51,6 +51,8 @@ func TestParseYAML_Faults(t *testing.T) {
 		"RelativeToken": {head + "token: {file: a}\n", "token.file:"},
 		"EmptyCommand":  {head + "token: {command: []}\n", "token.command: is empty"},
 		"NegativeSize":  {head + "target_size: -1\n", "target_size: -1 is out of range"},
+		"NegativeLeast": {head + "min_idle: -1\n", "min_idle: -1 is out of range"},
+		"NoEmail":       {head + "identity: {name: A}\n", "identity.email: is missing"},
 		"Duration":      {head + "max_age: 25\n", `max_age: "25" has no unit`},
 		"LongAge":       {head + "max_age: 25h\n", "max_age: 25h is out of range"},
 		"NoInterval":    {head + "build_interval: 0s\n", "build_interval: 0s is out of range"},

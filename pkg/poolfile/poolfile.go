@@ -16,18 +16,24 @@ type Pool struct {
 	Image    Image    `json:"image,omitzero"`
 	// TargetSize is how many warm sandboxes to keep idle in the whole fleet.
 	TargetSize *int `json:"target_size,omitempty"`
+	// MinIdle is how many each worker that serves the pool keeps idle at least, also where its share of TargetSize is smaller.
+	MinIdle int `json:"min_idle,omitempty"`
 	// MaxAge is how long one may idle, MaxStaleness how old the last sync may be at a claim; older is synced first.
 	MaxAge       *plan.Duration `json:"max_age,omitempty"`
 	MaxStaleness *plan.Duration `json:"max_staleness,omitempty"`
 	// BuildInterval is how often the image is brought up to date.
 	BuildInterval *plan.Duration `json:"build_interval,omitempty"`
 	Token         *Token         `json:"token,omitempty"`
-	Limits        *plan.Limits   `json:"limits,omitempty"`
+	// Identity is who commits of its plans are by, where a plan names nobody.
+	Identity *plan.Identity `json:"identity,omitempty"`
+	Limits   *plan.Limits   `json:"limits,omitempty"`
 	// Network is for building, PlanNetwork what warm sandboxes are made with.
 	Network     *plan.Network `json:"network,omitempty"`
 	PlanNetwork *plan.Network `json:"plan_network,omitempty"`
 	// AllowStale lets a claim have a sandbox that could not be brought to the newest commit; it says so.
 	AllowStale bool `json:"allow_stale,omitempty"`
+	// Submodules are the URLs that submodules may be fetched from: of a repository, or with a slash at the end of all below.
+	Submodules []string `json:"submodules,omitempty"`
 }
 
 // Resource is the repository of a pool. An empty Ref is the remote's default branch, followed when it is renamed.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/warmfleet/warmfleet/internal/disk"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
 )
@@ -19,6 +20,8 @@ const (
 	lookEvery = 50 * time.Millisecond
 	// countEvery is how often processes are walked where no control group counts them.
 	countEvery = 200 * time.Millisecond
+	// lookAtDisk is how often a disk of its own is looked at: a command that cleans up when it is full is seen all the same.
+	lookAtDisk = 5 * time.Millisecond
 	// measureShare bounds what measuring the disk costs: one part in so many of the time.
 	measureShare = 20
 )
@@ -27,9 +30,10 @@ const (
 type guard struct {
 	group   isolate.Group
 	disk    int64
-	dir     string   // what is measured
-	also    []string // what is measured too
-	base    int64    // of it, what was there at the start
+	own     *disk.Disk // tells what is written to dir; nil without a disk of its own
+	dir     string     // what is measured
+	also    []string   // what is measured too
+	base    int64      // of it, what was there at the start
 	began   isolate.Exhausted
 	init    *isolate.Init
 	memory  int64     // held by counting; 0 where the kernel does, or no limit
@@ -67,10 +71,12 @@ func (s *Sandbox) guarded(ctx context.Context, in *isolate.Init, c isolate.Comma
 	if err != nil {
 		return isolate.Result{}, fmt.Errorf("sandbox: limit %q: %w", s.spec.ID, err)
 	}
+	ctx, exceed := context.WithCancelCause(ctx)
+	defer exceed(nil)
+	defer s.reserved(in, exceed)()
 	if g == nil {
 		return in.Exec(ctx, c)
 	}
-	ctx, exceed := context.WithCancelCause(ctx)
 	over := make(chan struct{})
 	go func() {
 		defer close(over)
@@ -112,6 +118,7 @@ func (s *Sandbox) guard(in *isolate.Init) (*guard, error) {
 	}
 	s.mu.Lock()
 	m := s.view.Mount()
+	g.own = s.disk
 	s.mu.Unlock()
 	g.dir, g.also = m.Upper, in.Written()
 	if g.dir != "" {
@@ -124,7 +131,11 @@ func (s *Sandbox) guard(in *isolate.Init) (*guard, error) {
 
 // watch looks until the command has ended or exceeds a limit.
 func (g *guard) watch(ctx context.Context, exceed context.CancelCauseFunc) {
-	tick := time.NewTicker(lookEvery)
+	every := lookEvery
+	if g.own != nil {
+		every = lookAtDisk
+	}
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -171,25 +182,46 @@ func (g *guard) count() isolate.Cause {
 	return ""
 }
 
-// full measures only when the file system has lost enough room since the last time that
-// the limit may be reached, or when it is time.
+// full tells whether the limit of Disk is reached.
 func (g *guard) full() bool {
+	if g.own != nil {
+		used, full := g.own.Usage()
+		return full || used+g.beside() >= g.disk
+	}
 	all := usedBlocks(g.dir)
+	// Measured only when the file system has lost enough room since the last time that the limit may be reached, or
+	// when it is time.
 	if !time.Now().After(g.next) && g.used+all-g.usedAll < g.disk {
 		return false
 	}
-	began := time.Now()
-	used := int64(0)
-	for _, dir := range append([]string{g.dir}, g.also...) {
-		size, err := layer.Layer{Dir: dir}.DiskSize(layer.Allocated)
-		if err != nil {
-			return false // a tree that changes while it is walked: the next look counts
-		}
-		used += size
+	used, ok := g.measure(append([]string{g.dir}, g.also...))
+	if !ok {
+		return false
 	}
 	g.used, g.usedAll = used-g.base, all
-	g.next = time.Now().Add(max(time.Since(began)*measureShare, time.Second))
 	return g.used >= g.disk
+}
+
+// beside is what was written beside the workspace, measured when it is time.
+func (g *guard) beside() int64 {
+	if len(g.also) == 0 || !time.Now().After(g.next) {
+		return g.used
+	}
+	if used, ok := g.measure(g.also); ok {
+		g.used = used
+	}
+	return g.used
+}
+
+// measure is what directories take, false for a tree that changes while it is walked: the next look counts.
+func (g *guard) measure(dirs []string) (int64, bool) {
+	began := time.Now()
+	used, err := sizeOf(dirs)
+	if err != nil {
+		return 0, false
+	}
+	g.next = time.Now().Add(max(time.Since(began)*measureShare, time.Second))
+	return used, true
 }
 
 // usedBlocks is what the file system of dir holds, in bytes.
@@ -207,6 +239,9 @@ func (g *guard) judge(res isolate.Result) (isolate.Result, error) {
 		return res, nil
 	}
 	failed := res.ExitCode == nil || *res.ExitCode != 0
+	if failed && g.own != nil && g.full() {
+		res.Cause = isolate.CauseDisk
+	}
 	if failed && g.bounded > 0 && (g.many || res.Left+1 >= g.bounded) {
 		res.Cause = isolate.CausePIDs
 	}

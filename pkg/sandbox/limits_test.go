@@ -2,10 +2,13 @@ package sandbox_test
 
 import (
 	"context"
+	"errors"
+	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/warmfleet/warmfleet/internal/isolate"
+	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/internal/sandboxtest"
 	"github.com/warmfleet/warmfleet/pkg/events"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
@@ -237,12 +240,21 @@ func TestSandbox_CPULimit(t *testing.T) {
 	}
 }
 
-func TestSandbox_DiskLimit(t *testing.T) {
-	s := limited(t, isolate.Limits{Disk: 20 << 20}, isolate.Disk, isolate.BestEffort)
-	for name, fill := range map[string]string{
-		"One":  "dd if=/dev/zero of=fill bs=1M count=60 2>/dev/null; sleep 60",
-		"Many": "i=0; while [ $i -lt 60 ]; do head -c 1M /dev/zero >f$i; i=$((i+1)); done; sleep 60",
-	} {
+// fills go beyond a limit of 20 MiB, each in its way, and are ended for it.
+func fills() map[string]string {
+	return map[string]string{
+		"One":     "dd if=/dev/zero of=fill bs=1M count=60 2>/dev/null; sleep 60",
+		"Many":    "i=0; while [ $i -lt 60 ]; do head -c 1M /dev/zero >f$i; i=$((i+1)); done; sleep 60",
+		"Rewrite": "head -c 10M /dev/zero >>a; dd if=/dev/zero of=fill bs=1M count=60 2>/dev/null; sleep 60",
+	}
+}
+
+// Where sandboxes can have no disk of their own, what is written is measured.
+func TestSandbox_DiskLimitMeasured(t *testing.T) {
+	bed := sandboxtest.New(t)
+	bed.Host.Disks = nil
+	s := boxOf(t, bed, isolate.Limits{Disk: 20 << 20})
+	for name, fill := range fills() {
 		t.Run(name, func(t *testing.T) {
 			if got := script(t, s, fill, 20*time.Second); got.Cause != isolate.CauseDisk {
 				t.Errorf("cause %q, want disk: %+v", got.Cause, got)
@@ -252,5 +264,97 @@ func TestSandbox_DiskLimit(t *testing.T) {
 	}
 	if got := script(t, s, "head -c 10M /dev/zero >some", 20*time.Second); got.Cause != isolate.CauseExit {
 		t.Errorf("half of the limit: %+v, want it allowed", got)
+	}
+}
+
+// A sandbox with a disk of its own is refused what is beyond its limit, even what no look could see, and goes on.
+func TestSandbox_DiskLimit(t *testing.T) {
+	bed := sandboxtest.New(t)
+	if bed.Host.Disks == nil {
+		t.Skip("no disk can be made here: needs root and loop devices")
+	}
+	const limit = 20 << 20
+	s := boxOf(t, bed, isolate.Limits{Disk: limit})
+	more := fills()
+	more["Deleted"] = "exec 3>gone; rm gone; dd if=/dev/zero bs=1M count=60 >&3 2>/dev/null; sleep 60"
+	more["Refused"] = "dd if=/dev/zero of=fill bs=1M count=60; exit 1"
+	more["Names"] = "i=0; while : >n$i; do i=$((i+1)); done; sleep 60"
+	for name, fill := range more {
+		t.Run(name, func(t *testing.T) {
+			if got := script(t, s, fill, 60*time.Second); got.Cause != isolate.CauseDisk {
+				t.Errorf("cause %q, want disk: %+v", got.Cause, got)
+			}
+			upper, err := layer.Layer{Dir: filepath.Dir(filepath.Dir(s.Chain()[0].Dir))}.DiskSize(layer.Allocated)
+			if err != nil || upper > limit/2 {
+				t.Errorf("the worker's own directory got %d bytes, %v, want hardly any", upper, err)
+			}
+			goesOn(t, s)
+		})
+	}
+	if got := script(t, s, "head -c 19M /dev/zero >some", 20*time.Second); got.Cause != isolate.CauseExit {
+		t.Errorf("nearly the limit: %+v, want it allowed", got)
+	}
+}
+
+// A disk that is full takes a checkpoint: the next layer has all the room again.
+func TestSandbox_CheckpointOfAFullDisk(t *testing.T) {
+	bed := sandboxtest.New(t)
+	if bed.Host.Disks == nil {
+		t.Skip("no disk can be made here: needs root and loop devices")
+	}
+	s := boxOf(t, bed, isolate.Limits{Disk: 20 << 20})
+	for _, name := range []string{"first", "second"} {
+		if got := script(t, s, "cat /dev/zero >"+name, 20*time.Second); got.Cause != isolate.CauseDisk {
+			t.Fatalf("cause %q, want disk: %+v", got.Cause, got)
+		}
+		if _, err := s.Freeze(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := sandboxtest.Run(t, s, "for f in first second; do [ $(stat -c %s $f) -ge 20000000 ]; done; head -c 15M /dev/zero >third; rm first; ls"); got != "a\nsecond\nthird\n" {
+		t.Errorf("got %q", got)
+	}
+	chain, err := s.Freeze(t.Context())
+	if err != nil || len(chain) != 4 {
+		t.Errorf("got a chain of %d layers, %v, want 4", len(chain), err)
+	}
+}
+
+// A file call beyond the limit is refused whole, and what is there stays; both where the limit is the disk's and where
+// what is written is measured.
+func TestSandbox_FilesKeepToTheDiskLimit(t *testing.T) {
+	for _, name := range []string{"OwnDisk", "Measured"} {
+		t.Run(name, func(t *testing.T) {
+			bed := sandboxtest.New(t)
+			switch {
+			case name == "Measured":
+				bed.Host.Disks = nil
+			case bed.Host.Disks == nil:
+				t.Skip("no disk can be made here: needs root and loop devices")
+			}
+			s := boxOf(t, bed, isolate.Limits{Disk: 20 << 20})
+			write := func(path string, size int) error {
+				return s.WriteFile(t.Context(), isolate.FileWrite{Path: path, Content: make([]byte, size)})
+			}
+			if err := write("first", 12<<20); err != nil {
+				t.Fatal(err)
+			}
+			for what, err := range map[string]error{
+				"New":     write("second", 12<<20),
+				"Over":    write("a", 12<<20),
+				"Changes": s.ChangeFiles(t.Context(), []isolate.FileChange{{Path: "a", Content: []byte("b")}, {Path: "second", Content: make([]byte, 12<<20)}}),
+			} {
+				if !errors.Is(err, isolate.ErrFull) {
+					t.Errorf("%s: got %v, want %v", what, err, isolate.ErrFull)
+				}
+			}
+			if got := sandboxtest.Run(t, s, "ls -A; cat a"); got != "a\nfirst\na" {
+				t.Errorf("got %q, want nothing of what was refused", got)
+			}
+			sandboxtest.Run(t, s, "rm first")
+			if err := write("second", 12<<20); err != nil {
+				t.Errorf("with room again: %v", err)
+			}
+		})
 	}
 }

@@ -10,14 +10,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"slices"
 	"sync"
 
+	"github.com/warmfleet/warmfleet/internal/disk"
 	"github.com/warmfleet/warmfleet/internal/egress"
 	"github.com/warmfleet/warmfleet/internal/isolate"
 	"github.com/warmfleet/warmfleet/internal/layer"
+	"github.com/warmfleet/warmfleet/internal/reserve"
 )
 
 // ErrClosed is returned by every call on a sandbox that was cleaned up.
@@ -34,6 +35,10 @@ type Host struct {
 	Init func(ctx context.Context, network string, noSetuid bool) (*isolate.Init, error)
 	// Egress is how listed hosts are reached; Listener and Rules are each sandbox's own.
 	Egress egress.Config
+	// Disks makes disks for sandboxes with a limit of Disk; nil where none can be made: then what is written is measured.
+	Disks *disk.Maker
+	// Reserve, if set, ends commands that use up what is kept free on the file system of the cache.
+	Reserve *reserve.Reserve
 	// Notify, if set, is told each change of state, in order. It must not call the sandbox.
 	Notify func(Change)
 }
@@ -71,13 +76,18 @@ type Sandbox struct {
 	host Host
 	spec Spec
 
-	mu    sync.Mutex
-	state State
-	view  layer.View
-	init  *isolate.Init
-	shown layer.Choice  // by view
-	proxy *egress.Proxy // nil but with NetworkProxy
-	env   []string      // by which programs find it
+	mu     sync.Mutex
+	state  State
+	view   layer.View
+	disk   *disk.Disk // what the view's open layer lies on; nil without one of its own
+	init   *isolate.Init
+	shown  layer.Choice          // by view
+	before func() (int64, error) // what a view that is a plain directory held when it was first measured
+	proxy  *egress.Proxy         // nil but with NetworkProxy
+	env    []string              // by which programs find it
+
+	roomMu sync.Mutex
+	room   measured
 }
 
 // New makes a sandbox and returns it active, or errored and cleaned up with the cause.
@@ -93,17 +103,19 @@ func New(ctx context.Context, host Host, spec Spec) (*Sandbox, error) {
 }
 
 func (s *Sandbox) build(ctx context.Context) error {
-	if err := s.openView(ctx); err != nil {
-		return err
+	started := make(chan error, 1)
+	go func() { started <- s.startInit(ctx) }() // neither needs the other
+	mount, err := s.open(ctx)
+	if mount != nil {
+		defer mount.Close() // a second descriptor would keep the mount busy at detach
 	}
-	s.move(Created, nil)
-	if err := s.startInit(ctx); err != nil {
+	if err := errors.Join(err, <-started); err != nil {
 		return err
 	}
 	if err := s.bound(); err != nil {
 		return err
 	}
-	if err := s.attach(ctx); err != nil {
+	if err := s.attach(ctx, mount); err != nil {
 		return err
 	}
 	s.move(Active, nil)
@@ -119,34 +131,57 @@ func (s *Sandbox) openView(ctx context.Context) error {
 	if s.spec.Strategy == None {
 		shown = layer.Choice{Driver: layer.InPlace, Why: "strategy none works in the original"}
 		v, err = c.OpenInPlace(ctx, s.spec.Path, s.spec.Chain, s.spec.Index)
+	} else if s.host.HasDisk(s.spec) {
+		v, err = s.openOnDisk(ctx)
 	} else {
 		v, err = c.Open(ctx, shown.Driver, s.spec.Chain)
 	}
 	if err == nil {
 		s.view, s.shown = v, shown
+		s.before = sync.OnceValues(func() (int64, error) { return sizeOf([]string{v.Mount().Bind}) })
 	}
 	return err
 }
 
-func (s *Sandbox) attach(ctx context.Context) error {
+// open opens the view and mounts it.
+func (s *Sandbox) open(ctx context.Context) (*os.File, error) {
+	if err := s.openView(ctx); err != nil {
+		return nil, err
+	}
+	s.move(Created, nil)
+	return s.mount(ctx)
+}
+
+// mount makes the view a workspace to attach; nil where that is a path.
+func (s *Sandbox) mount(ctx context.Context) (*os.File, error) {
 	m := s.view.Mount()
-	if s.host.Report.Rung == isolate.RungBare {
-		return s.init.AttachDir(ctx, m.Bind)
+	if !s.host.Report.Rung.Mounts() {
+		return nil, nil
 	}
-	var mount *os.File
-	var err error
 	if m.Bind != "" {
-		mount, err = s.host.Mounter.Bind(ctx, isolate.Bind{Dir: m.Bind, IDMap: m.IDMap})
-	} else {
-		// Volatile: unmounting would else wait until the disk has all that anyone wrote to its file system, at each
-		// checkpoint; no open layer outlives a crash of the machine anyway.
-		mount, err = s.host.Mounter.Overlay(ctx, isolate.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Volatile: true, Live: m.Live})
+		return s.host.Mounter.Bind(ctx, isolate.Bind{Dir: m.Bind, IDMap: m.IDMap})
 	}
+	// Volatile: unmounting would else wait until the disk has all that anyone wrote to its file system, at each
+	// checkpoint; no open layer outlives a crash of the machine anyway.
+	return s.host.Mounter.Overlay(ctx, isolate.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Volatile: true, Live: m.Live})
+}
+
+// attach gives the init what mount returned.
+func (s *Sandbox) attach(ctx context.Context, mount *os.File) error {
+	if mount == nil {
+		return s.init.AttachDir(ctx, s.view.Mount().Bind)
+	}
+	return s.init.Attach(ctx, mount)
+}
+
+// reattach mounts and attaches the view as it is now.
+func (s *Sandbox) reattach(ctx context.Context) error {
+	mount, err := s.mount(ctx)
 	if err != nil {
 		return err
 	}
-	defer mount.Close() // a second descriptor would keep the mount busy at detach
-	return s.init.Attach(ctx, mount)
+	defer mount.Close()
+	return s.attach(ctx, mount)
 }
 
 // Done is closed when the sandbox's init and everything in it are dead.
@@ -195,42 +230,6 @@ func (s *Sandbox) Exec(ctx context.Context, c isolate.Command) (isolate.Result, 
 	return s.guarded(ctx, in, c)
 }
 
-// ReadFile reads at most limit bytes of a file of the workspace; a larger file is an error.
-func (s *Sandbox) ReadFile(ctx context.Context, path string, limit int64) ([]byte, fs.FileMode, error) {
-	in, err := s.live()
-	if err != nil {
-		return nil, 0, err
-	}
-	return in.ReadFile(ctx, path, limit)
-}
-
-// WriteFile replaces a file of the workspace whole, making its parents.
-func (s *Sandbox) WriteFile(ctx context.Context, w isolate.FileWrite) error {
-	in, err := s.live()
-	if err != nil {
-		return err
-	}
-	return in.WriteFile(ctx, w)
-}
-
-// LookAt reads a file or the text of a link; see isolate.Init.LookAt.
-func (s *Sandbox) LookAt(ctx context.Context, path string, limit int64) ([]byte, fs.FileMode, error) {
-	in, err := s.live()
-	if err != nil {
-		return nil, 0, err
-	}
-	return in.LookAt(ctx, path, limit)
-}
-
-// ChangeFiles makes several changes of files, all or none; see isolate.Init.ChangeFiles.
-func (s *Sandbox) ChangeFiles(ctx context.Context, list []isolate.FileChange) error {
-	in, err := s.live()
-	if err != nil {
-		return err
-	}
-	return in.ChangeFiles(ctx, list)
-}
-
 func (s *Sandbox) live() (*isolate.Init, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -277,7 +276,7 @@ func (s *Sandbox) swap(ctx context.Context, via State, change func() error) erro
 	if changed == nil {
 		s.moveLocked(via, nil)
 	}
-	if err := s.attach(ctx); err != nil {
+	if err := s.reattach(ctx); err != nil {
 		return errors.Join(changed, err)
 	}
 	if changed != nil {
@@ -323,6 +322,9 @@ func (s *Sandbox) release() error {
 	}
 	if s.view != nil {
 		errs = append(errs, s.view.Close())
+	}
+	if s.disk != nil {
+		errs = append(errs, s.disk.Close())
 	}
 	return errors.Join(errs...)
 }

@@ -19,22 +19,38 @@ var (
 	ErrShut = errors.New("session: shut")
 )
 
+// Kind is what a call does to a sandbox, and so what may go on beside it.
+type Kind int
+
+// The kinds. Calls of kinds Run and Write go beside each other.
+const (
+	// Run is a command.
+	Run Kind = iota
+	// Write is a file call.
+	Write
+	// Save goes beside commands that run, and nothing else.
+	Save
+	// Alone goes beside nothing.
+	Alone
+	kinds
+)
+
 // Gate decides when calls that change a sandbox may run. Until Open they wait; those that waited then run one by one in
-// the order they came. Later ones run at once, beside each other, behind what still waits. An exclusive call runs
-// alone. Reads do not pass a gate. It is safe for concurrent use.
+// the order they came, and later ones at once, beside each other as far as their kinds allow, behind what still waits. Reads do
+// not pass a gate. It is safe for concurrent use.
 type Gate struct {
-	mu        sync.Mutex
-	open      bool
-	shut      error
-	waiting   []*waiter
-	shared    int
-	exclusive bool
+	mu      sync.Mutex
+	open    bool
+	shut    error
+	waiting []*waiter
+	running [kinds]int
 }
 
 type waiter struct {
-	exclusive bool
-	turn      chan struct{} // closed when it is its turn, or the gate was shut
-	granted   bool
+	kind    Kind
+	early   bool          // it came before the gate was opened
+	turn    chan struct{} // closed when it is its turn, or the gate was shut
+	granted bool
 }
 
 // Open lets calls through. A gate that was shut stays shut.
@@ -63,7 +79,21 @@ func (g *Gate) Shut(why error) {
 func (g *Gate) Idle() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.shared == 0 && !g.exclusive && len(g.waiting) == 0
+	return g.running == [kinds]int{} && len(g.waiting) == 0
+}
+
+// Running is how many calls of a kind have their turn. It does not grow while a Save or Alone has its.
+func (g *Gate) Running(kind Kind) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.running[kind]
+}
+
+// Saves tells whether a Save could run now, ahead of what waits.
+func (g *Gate) Saves() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.open && g.shut == nil && g.fits(&waiter{kind: Save})
 }
 
 // Waiting is how many calls wait.
@@ -81,17 +111,21 @@ type Ticket struct {
 
 // Join takes the next place in line without waiting, so that calls keep the order in which their requests came.
 // Whoever joins has to Wait.
-func (g *Gate) Join(exclusive bool) (Ticket, error) {
+func (g *Gate) Join(kind Kind) (Ticket, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if len(g.waiting) >= MaxWaiting && g.shut == nil {
+		return Ticket{}, fmt.Errorf("%w: %d", ErrBusy, MaxWaiting)
+	}
+	return g.join(len(g.waiting), &waiter{kind: kind, early: !g.open, turn: make(chan struct{})})
+}
+
+// join puts a call in line. The lock is held.
+func (g *Gate) join(at int, w *waiter) (Ticket, error) {
 	if g.shut != nil {
 		return Ticket{}, g.shut
 	}
-	if len(g.waiting) >= MaxWaiting {
-		return Ticket{}, fmt.Errorf("%w: %d", ErrBusy, MaxWaiting)
-	}
-	w := &waiter{exclusive: exclusive || !g.open, turn: make(chan struct{})}
-	g.waiting = append(g.waiting, w)
+	g.waiting = slices.Insert(g.waiting, at, w)
 	g.grant()
 	return Ticket{g, w}, nil
 }
@@ -121,8 +155,19 @@ func (t Ticket) Wait(ctx context.Context) (leave func(), err error) {
 }
 
 // Enter is Join and Wait.
-func (g *Gate) Enter(ctx context.Context, exclusive bool) (leave func(), err error) {
-	t, err := g.Join(exclusive)
+func (g *Gate) Enter(ctx context.Context, kind Kind) (leave func(), err error) {
+	t, err := g.Join(kind)
+	if err != nil {
+		return nil, err
+	}
+	return t.Wait(ctx)
+}
+
+// Ahead is Enter in front of all that wait.
+func (g *Gate) Ahead(ctx context.Context, kind Kind) (leave func(), err error) {
+	g.mu.Lock()
+	t, err := g.join(0, &waiter{kind: kind, turn: make(chan struct{})})
+	g.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
@@ -136,11 +181,7 @@ func (g *Gate) leave(w *waiter) {
 }
 
 func (g *Gate) leaveLocked(w *waiter) {
-	if w.exclusive {
-		g.exclusive = false
-	} else {
-		g.shared--
-	}
+	g.running[w.kind]--
 	g.grant()
 }
 
@@ -148,16 +189,24 @@ func (g *Gate) leaveLocked(w *waiter) {
 func (g *Gate) grant() {
 	for g.open && g.shut == nil && len(g.waiting) > 0 {
 		w := g.waiting[0]
-		if g.exclusive || w.exclusive && g.shared > 0 {
+		if !g.fits(w) {
 			return
 		}
 		g.waiting = g.waiting[1:]
-		if w.exclusive {
-			g.exclusive = true
-		} else {
-			g.shared++
-		}
+		g.running[w.kind]++
 		w.granted = true
 		close(w.turn)
+	}
+}
+
+// fits tells whether a call may run beside those that do.
+func (g *Gate) fits(w *waiter) bool {
+	switch n := g.running; {
+	case w.early, w.kind == Alone:
+		return n == [kinds]int{}
+	case w.kind == Save:
+		return n[Write]+n[Save]+n[Alone] == 0
+	default:
+		return n[Save]+n[Alone] == 0
 	}
 }

@@ -96,7 +96,7 @@ func TestGate_WaitingCallsRunOnceInOrder(t *testing.T) {
 		for i := range 20 {
 			ctx, cancel := context.WithCancel(t.Context())
 			all.Go(func() {
-				leave, err := g.Enter(ctx, false)
+				leave, err := g.Enter(ctx, session.Run)
 				if err != nil {
 					return
 				}
@@ -133,7 +133,7 @@ func TestGate_ShutFailsWhatWaitsWithTheReason(t *testing.T) {
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
-				if _, err := g.Enter(t.Context(), false); !errors.Is(err, why) || !errors.Is(err, session.ErrShut) {
+				if _, err := g.Enter(t.Context(), session.Run); !errors.Is(err, why) || !errors.Is(err, session.ErrShut) {
 					t.Errorf("got %v, want the reason", err)
 				}
 			})
@@ -142,20 +142,96 @@ func TestGate_ShutFailsWhatWaitsWithTheReason(t *testing.T) {
 		g.Shut(why)
 		all.Wait()
 		g.Open()
-		if _, err := g.Enter(t.Context(), false); !errors.Is(err, why) {
+		if _, err := g.Enter(t.Context(), session.Run); !errors.Is(err, why) {
 			t.Errorf("after it was shut: %v, want the reason", err)
 		}
 	})
 }
 
-// The model: an exclusive call is alone, calls that waited keep their order, each that was not cancelled runs once.
+// What goes beside what.
+func TestGate_Kinds(t *testing.T) {
+	names := map[session.Kind]string{session.Run: "run", session.Write: "write", session.Save: "save", session.Alone: "alone"}
+	beside := map[[2]session.Kind]bool{
+		{session.Run, session.Run}: true, {session.Run, session.Write}: true, {session.Run, session.Save}: true,
+		{session.Write, session.Run}: true, {session.Write, session.Write}: true,
+	}
+	for first := range names {
+		for second := range names {
+			t.Run(names[first]+"-"+names[second], func(t *testing.T) {
+				var g session.Gate
+				g.Open()
+				leave, err := g.Enter(t.Context(), first)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, want := g.Saves(), beside[[2]session.Kind{first, session.Save}]; got != want {
+					t.Errorf("a save could run: got %v, want %v", got, want)
+				}
+				ticket, err := g.Join(second)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, want := g.Waiting() == 0, beside[[2]session.Kind{first, second}]; got != want {
+					t.Errorf("has its turn beside the first: got %v, want %v", got, want)
+				}
+				leave()
+				if leave, err = ticket.Wait(t.Context()); err != nil || g.Running(second) != 1 {
+					t.Fatalf("after the first: got %v, %d run", err, g.Running(second))
+				}
+				leave()
+				if !g.Idle() {
+					t.Error("not idle at the end")
+				}
+			})
+		}
+	}
+}
+
+// A save goes ahead of what waits, but not beside what it must not; before the gate is opened it waits like all.
+func TestGate_Ahead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var g session.Gate
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := g.Ahead(ctx, session.Save); !errors.Is(err, context.DeadlineExceeded) || !g.Idle() {
+			t.Errorf("before it was opened: got %v, idle %v", err, g.Idle())
+		}
+		g.Open()
+		stop, err := g.Enter(t.Context(), session.Run)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rollback, err := g.Join(session.Alone)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leave, err := g.Ahead(t.Context(), session.Save)
+		if err != nil || g.Waiting() != 1 {
+			t.Fatalf("got %v, %d wait; want it ahead of the one that waits", err, g.Waiting())
+		}
+		leave()
+		stop()
+		if _, err := rollback.Wait(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if g.Saves() {
+			t.Error("a save could run beside a rollback")
+		}
+		g.Shut(errors.New("over"))
+		if _, err := g.Ahead(t.Context(), session.Save); !errors.Is(err, session.ErrShut) {
+			t.Errorf("after it was shut: got %v", err)
+		}
+	})
+}
+
+// The model: nothing runs beside what it must not, calls that waited keep their order, each that was not cancelled runs once.
 func TestGate_Model(t *testing.T) {
 	for seed := range uint64(200) {
 		synctest.Test(t, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			var g session.Gate
 			var mu sync.Mutex
-			running, alone := 0, false
+			running, waited := map[session.Kind]int{}, 0 // of those, calls that had waited
 			var order, early []int
 			ran := map[int]int{}
 			var all sync.WaitGroup
@@ -165,25 +241,29 @@ func TestGate_Model(t *testing.T) {
 				if i == opened {
 					g.Open()
 				}
-				exclusive, work := r.IntN(4) == 0, time.Duration(r.IntN(5))*time.Millisecond
+				kind, work := session.Kind(r.IntN(4)), time.Duration(r.IntN(5))*time.Millisecond
+				before := map[bool]int{true: 1}[i < opened]
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				all.Go(func() {
-					leave, err := g.Enter(ctx, exclusive)
+					leave, err := g.Enter(ctx, kind)
 					if err != nil {
 						return
 					}
 					mu.Lock()
-					if alone || exclusive && running > 0 {
-						t.Errorf("seed %d: call %d runs beside another", seed, i)
+					if now := running; i < opened && waited > 0 || now[session.Alone] > 0 || kind != session.Run && now[session.Save] > 0 ||
+						kind == session.Save && now[session.Write] > 0 || kind == session.Alone && now[session.Run]+now[session.Write] > 0 {
+						t.Errorf("seed %d: call %d of kind %d runs beside %v", seed, i, kind, now)
 					}
-					running, alone = running+1, exclusive
+					running[kind]++
+					waited += before
 					ran[i]++
 					order = append(order, i)
 					mu.Unlock()
 					time.Sleep(work)
 					mu.Lock()
-					running, alone = running-1, false
+					running[kind]--
+					waited -= before
 					mu.Unlock()
 					leave()
 				})

@@ -234,12 +234,12 @@ func TestCore_Failed(t *testing.T) {
 	}
 }
 
-func TestShare(t *testing.T) {
+func TestSpread_Share(t *testing.T) {
 	workers := []string{"w3", "w1", "w2"}
 	for target := range 12 {
 		total := 0
 		for _, self := range workers {
-			n := warmpool.Share(target, workers, self)
+			n := warmpool.Spread{Target: target}.Share(workers, self)
 			if n < target/3 || n > target/3+1 {
 				t.Errorf("share of %d for one of three is %d", target, n)
 			}
@@ -249,11 +249,14 @@ func TestShare(t *testing.T) {
 			t.Errorf("shares of %d add up to %d", target, total)
 		}
 	}
-	if got := warmpool.Share(3, nil, "w1"); got != 3 {
+	if got := (warmpool.Spread{Target: 3}).Share(nil, "w1"); got != 3 {
 		t.Errorf("share of the only worker is %d, want 3", got)
 	}
-	if got := warmpool.Share(3, []string{"w1"}, "w2"); got != 1 {
+	if got := (warmpool.Spread{Target: 3}).Share([]string{"w1"}, "w2"); got != 1 {
 		t.Errorf("share of one that is not named is %d, want 1", got)
+	}
+	if got := (warmpool.Spread{Target: 3, Least: 2}).Share([]string{"w1", "w2", "w3", "w4"}, "w4"); got != 2 {
+		t.Errorf("share of one whose minimum is 2 is %d", got)
 	}
 }
 

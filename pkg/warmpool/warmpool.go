@@ -3,7 +3,7 @@
 //
 // Core decides and has neither goroutines nor I/O: who gets what, who is too old or of an old generation, what is
 // missing and when to try again are data. Pool runs what a Core decides; a Gate bounds how many members all pools
-// of a process make at once; Share spreads a target over workers. The package must not know what it keeps, nor NATS,
+// of a process make at once; Spread is what workers share. The package must not know what it keeps, nor NATS,
 // plans or layers.
 package warmpool
 

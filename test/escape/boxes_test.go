@@ -18,11 +18,13 @@ import (
 
 // Where attempts are made: columns of the table.
 const (
-	whereSandbox = "sandbox" // as plans get one: namespaces, copy_on_write, no network
-	whereNetwork = "network" // the same with network: allow
-	whereInPlace = "none"    // the same with strategy none: the original is the workspace
-	whereBare    = "bare"    // isolation off, as a worker runs it
-	whereOff     = "off"     // plain fork and exec
+	whereSandbox = "sandbox"    // as plans get one: namespaces, copy_on_write, no network
+	whereNetwork = "network"    // the same with network: allow
+	whereInPlace = "none"       // the same with strategy none: the original is the workspace
+	whereBubble  = "bubblewrap" // the same as the first on that rung
+	whereLand    = "landlock"   // and on that
+	whereBare    = "bare"       // isolation off, as a worker runs it
+	whereOff     = "off"        // plain fork and exec
 )
 
 // codeKilled is the exit code of an attempt that a signal ended; the filter of system calls does that.
@@ -71,7 +73,26 @@ func boxes(t *testing.T, s scene) []box {
 		})
 		all = append(all, sandboxBox{where: spec.where, Sandbox: b})
 	}
+	all = append(all, fencedBox(t, tree, isolate.RungBubblewrap, whereBubble), fencedBox(t, tree, isolate.RungLandlock, whereLand))
 	return append(all, bareBox(t, plainCopy(t, tree)), plainBox{dir: plainCopy(t, tree)})
+}
+
+// fencedBox is a sandbox as workers make it on a rung whose inits have no namespaces.
+func fencedBox(t *testing.T, tree string, rung isolate.Rung, where string) box {
+	t.Helper()
+	bed := sandboxtest.On(t, rung)
+	if got := bed.Host.Report.Rung; got != rung {
+		t.Fatalf("%s does not work here: %+v", rung, bed.Host.Report)
+	}
+	chain, _ := bed.Base(t, tree)
+	b, err := sandbox.New(t.Context(), bed.Host, sandbox.Spec{ID: events.NewID(), Chain: chain, Strategy: sandbox.CopyOnWrite, Network: isolate.NetworkNone})
+	must(t, err)
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return sandboxBox{where: where, Sandbox: b}
 }
 
 func plainCopy(t *testing.T, tree string) string {

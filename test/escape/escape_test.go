@@ -61,7 +61,32 @@ type attempt struct {
 	network bool
 	// known is why it succeeds, and no matter: it is in the table of what is not promised.
 	known string
+	// landlock and bubblewrap are why it may succeed on those rungs, which do not promise to stop it; "" where they do.
+	landlock, bubblewrap string
 }
+
+// unpromised is why it may succeed on a rung, "" where it must not.
+func (a attempt) unpromised(where string) string {
+	switch where {
+	case whereLand:
+		return a.landlock
+	case whereBubble:
+		return a.bubblewrap
+	}
+	return ""
+}
+
+// Why a rung does not stop something.
+const (
+	devicesOfHost = "bubblewrap has no read-only devices: the times of /dev/null"
+	seenProcesses = "no process namespace: processes of the host are seen, with their arguments"
+	seenMachine   = "no /proc of its own: what it tells everybody of the machine"
+	seenNames     = "no root of its own: whether a path is there can be told, not what is in it"
+	sameUser      = "an ordinary user's own processes: how they are scheduled"
+	reachedSocket = "Landlock before its version 9 knows no sockets with a path"
+	keptBounding  = "the bounding set of capabilities, which means nothing with no_new_privs"
+	keptTimes     = "Landlock does not know times and modes of files"
+)
 
 // makeAttempt is the program of an attempt.
 func makeAttempt(name, facts string) int {
@@ -230,6 +255,7 @@ func judge(t *testing.T, a attempt, b box, o outcome) {
 			t.Errorf("%s proves nothing: it is stopped without isolation too: %s", a.name, o.How)
 		}
 	case b.open():
+	case a.unpromised(b.name()) != "":
 	case a.known != "" && !o.Escaped:
 		t.Errorf("%s on %s is stopped by now (%s): it is no known way any more", a.name, b.name(), o.How)
 	case a.known != "" || a.network && b.name() == whereNetwork:
@@ -267,6 +293,8 @@ func cell(a attempt, c column, o outcome) string {
 	switch {
 	case o.Escaped && a.known != "" && c.Where != whereOff:
 		return "known"
+	case o.Escaped && a.unpromised(c.Where) != "":
+		return "not promised"
 	case o.Escaped && a.network && c.Where == whereNetwork:
 		return "granted"
 	case o.Escaped:

@@ -77,7 +77,7 @@ func readAttempts() []attempt {
 			_, err := os.ReadDir("/root")
 			return "listed /root", err
 		}},
-		{name: "read private keys and logs", try: func(scene) (string, error) {
+		{name: "read private keys and logs", landlock: seenNames, try: func(scene) (string, error) {
 			for _, dir := range []string{"/etc/ssh", "/etc/ssl/private", "/var/log", "/var/lib", "/boot", "/opt", "/srv"} {
 				if _, err := os.Stat(dir); err == nil {
 					return dir + " is there", nil
@@ -165,10 +165,10 @@ func tellingAttempts() []attempt {
 		{name: "read the environment: the launcher's", like: "bubblewrap#725", try: func(s scene) (string, error) {
 			return secretIn("/proc/1/environ", fmt.Sprintf("/proc/%d/environ", s.Worker))
 		}},
-		{name: "read arguments of processes", like: "bubblewrap#631", try: func(s scene) (string, error) {
+		{name: "read arguments of processes", landlock: seenProcesses, like: "bubblewrap#631", try: func(s scene) (string, error) {
 			return secretIn(glob("/proc/[0-9]*/cmdline")...)
 		}},
-		{name: "read host paths in the mount table", like: "bubblewrap#631", try: func(s scene) (string, error) {
+		{name: "read host paths in the mount table", landlock: seenMachine, like: "bubblewrap#631", try: func(s scene) (string, error) {
 			text, err := os.ReadFile("/proc/self/mountinfo")
 			if err == nil && strings.Contains(string(text), " / / ") && !strings.Contains(string(text), "/workspace") {
 				return "the host's mounts", nil
@@ -228,10 +228,10 @@ func machineAttempts() []attempt {
 			}
 			return "", errNothing
 		}},
-		{name: "read /proc/keys", try: content("/proc/keys")},
+		{name: "read /proc/keys", landlock: seenMachine, try: content("/proc/keys")},
 		{name: "read /proc/timer_list", needs: "root", try: content("/proc/timer_list")},
-		{name: "read the kernel's command line", try: content("/proc/cmdline")},
-		{name: "read /proc/interrupts", try: content("/proc/interrupts")},
+		{name: "read the kernel's command line", landlock: seenMachine, try: content("/proc/cmdline")},
+		{name: "read /proc/interrupts", landlock: seenMachine, try: content("/proc/interrupts")},
 		{name: "read /sys", try: func(scene) (string, error) {
 			_, err := os.ReadDir("/sys/class")
 			return "listed /sys/class", err

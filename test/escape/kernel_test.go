@@ -125,7 +125,7 @@ func kernelAttempts() []attempt {
 			return "no_new_privs is not set", nil
 		}},
 		{name: "become root", needs: "CAP_SETUID", try: func(scene) (string, error) { return "became", syscall.Setuid(0) }},
-		{name: "have a capability", like: "bubblewrap#287", try: capability},
+		{name: "have a capability", landlock: keptBounding, like: "bubblewrap#287", try: capability},
 		{name: "dump core", machine: "a hard limit for cores above 0", try: func(scene) (string, error) {
 			var limit unix.Rlimit
 			if err := unix.Getrlimit(unix.RLIMIT_CORE, &limit); err != nil || limit.Max == 0 {

@@ -38,7 +38,7 @@ func networkAttempts() []attempt {
 		{name: "a TCP server of the host", network: true, try: dials("tcp", func(s scene) string { return fmt.Sprintf("127.0.0.1:%d", s.Port) })},
 		{name: "a UDP server of the host", network: true, try: udpServer},
 		{name: "an abstract socket of the host", network: true, try: dials("unix", func(s scene) string { return s.Abstract })},
-		{name: "a socket in a directory of the host", like: "landrun#43", try: dials("unix", func(s scene) string { return s.Socket })},
+		{name: "a socket in a directory of the host", landlock: reachedSocket, like: "landrun#43", try: dials("unix", func(s scene) string { return s.Socket })},
 		{name: "an address outside", network: true, machine: "a route", try: func(scene) (string, error) {
 			// Connecting a datagram socket asks for the route and sends nothing.
 			conn, err := net.Dial("udp", "192.0.2.77:9")

@@ -15,7 +15,7 @@ import (
 
 func processAttempts() []attempt {
 	return []attempt{
-		{name: "see processes of the host", try: func(s scene) (string, error) {
+		{name: "see processes of the host", landlock: seenProcesses, try: func(s scene) (string, error) {
 			name := fmt.Sprintf("/proc/%d/cmdline", s.Worker)
 			text, err := os.ReadFile(name)
 			return string(text), err
@@ -83,8 +83,8 @@ func meddleAttempts() []attempt {
 			}
 			return "set", unix.Prlimit(s.Victim, unix.RLIMIT_NOFILE, &limit, nil)
 		}},
-		{name: "set its priority", try: func(s scene) (string, error) { return "set", unix.Setpriority(unix.PRIO_PROCESS, s.Victim, 19) }},
-		{name: "set its processors", try: func(s scene) (string, error) {
+		{name: "set its priority", landlock: sameUser, try: func(s scene) (string, error) { return "set", unix.Setpriority(unix.PRIO_PROCESS, s.Victim, 19) }},
+		{name: "set its processors", landlock: sameUser, try: func(s scene) (string, error) {
 			var set unix.CPUSet
 			if err := unix.SchedGetaffinity(s.Victim, &set); err != nil {
 				return "", err

@@ -48,7 +48,7 @@ func writeAttempts() []attempt {
 		{name: "write to /etc", needs: "root", try: func(scene) (string, error) { return create("/etc/.warmfleet-escape") }},
 		{name: "write to /", needs: "root", try: func(scene) (string, error) { return create("/.warmfleet-escape") }},
 		{name: "write to /dev", needs: "root", try: func(scene) (string, error) { return create("/dev/.warmfleet-escape") }},
-		{name: "touch a device of the host", try: func(scene) (string, error) {
+		{name: "touch a device of the host", landlock: keptTimes, bubblewrap: devicesOfHost, try: func(scene) (string, error) {
 			return "touched /dev/null", unix.UtimesNanoAt(unix.AT_FDCWD, "/dev/null", nil, 0)
 		}},
 		{name: "write core_pattern", needs: "root", try: back("/proc/sys/kernel/core_pattern")},

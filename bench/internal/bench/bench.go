@@ -1,5 +1,5 @@
 // Package bench runs benchmarks and prints what they found: a number of ours, that of a
-// comparison measured in turn with it, their ratio, and the target of the design.
+// comparison measured in turn with it, their ratio, and its target.
 //
 // It knows samples, rows and processes. It must not know what is measured.
 package bench
@@ -51,7 +51,7 @@ type Row struct {
 	Skipped string `json:"skipped,omitempty"`
 }
 
-// Target is what the design asks of a row; a zero field asks nothing.
+// Target is what a row is to reach; a zero field asks nothing.
 type Target struct{ P50, Max, Ratio float64 }
 
 // Result is what one row is made of.

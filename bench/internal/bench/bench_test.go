@@ -83,3 +83,11 @@ func TestInTurn_AlternatesAndDropsTheFirstRound(t *testing.T) {
 		t.Errorf("samples (-want +got):\n%s", d)
 	}
 }
+
+func TestSummary(t *testing.T) {
+	yes, no := true, false
+	rows := []Row{{Met: &yes}, {Met: &no}, {}, {Met: &yes}}
+	if got, want := summary(rows), "1 of 3 targets missed"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}

@@ -28,6 +28,21 @@ func printTable(w io.Writer, machine string, rows []Row) {
 		})
 	}
 	t.Render()
+	fmt.Fprintln(w, summary(rows))
+}
+
+// summary counts the targets that were missed, which ends no run with an error.
+func summary(rows []Row) string {
+	var asked, missed int
+	for _, r := range rows {
+		if r.Met != nil {
+			asked++
+			if !*r.Met {
+				missed++
+			}
+		}
+	}
+	return fmt.Sprintf("%d of %d targets missed", missed, asked)
 }
 
 func verdict(met *bool) string {

@@ -142,16 +142,12 @@ func taken(ctx context.Context, e *bench.Env, t tree) error {
 func portable(ctx context.Context, e *bench.Env, t tree) error {
 	dir := filepath.Join(e.Dir, "portable")
 	defer layer.RemoveTree(dir)
-	s, err := startServer(ctx, filepath.Join(dir, "server"))
+	engines, end, err := startStoring(ctx, dir, 1)
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	g, err := newEngine(ctx, filepath.Join(dir, "engine"), s.storage())
-	if err != nil {
-		return err
-	}
-	defer g.close()
+	defer end()
+	g := engines[0]
 	sub, err := g.subject(ctx, t)
 	if err != nil {
 		return err

@@ -69,11 +69,7 @@ func oneMore(ctx context.Context, e *bench.Env, g *engine, t tree) error {
 }
 
 func smallEngine(ctx context.Context, e *bench.Env) (tree, *engine, error) {
-	dir := filepath.Join(e.Dir, "tree")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return tree{}, nil, err
-	}
-	t, err := smallTree(dir)
+	t, err := smallTreeOf(e)
 	if err != nil {
 		return tree{}, nil, err
 	}

@@ -63,15 +63,12 @@ func onPool(ctx context.Context, e *bench.Env, r *remote, measure func(context.C
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return err
 	}
-	s, err := startServer(ctx, dir)
+	s, err := startFleet(ctx, dir)
 	if err != nil {
 		return err
 	}
 	defer s.close()
 	p := &poolRig{server: s, e: e, dir: dir, remote: r}
-	if err := s.schedule(); err != nil {
-		return err
-	}
 	if p.follower, err = s.follow(); err != nil {
 		return err
 	}
@@ -108,6 +105,15 @@ func (p *poolRig) apply(ctx context.Context, target int, staleness time.Duration
 	})
 }
 
+// fill employs a worker and brings the pool to a target; ready returns when so many are idle.
+func (p *poolRig) fill(ctx context.Context, target int, staleness time.Duration) (ready func(context.Context) error, err error) {
+	w, err := p.employ(ctx, "bench", 2)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) error { return filled(ctx, w, target) }, p.apply(ctx, target, staleness)
+}
+
 // filled returns when a worker has as many idle sandboxes as the pool wants.
 func filled(ctx context.Context, w *hired, target int) error {
 	return until(ctx, fmt.Sprintf("%d warm sandboxes", target), func() (bool, error) {
@@ -139,6 +145,8 @@ func until(ctx context.Context, what string, holds func() (bool, error)) error {
 
 const (
 	poolName = "bench"
+	// poolTarget is the default of target_size.
+	poolTarget = 3
 	// often and always are how old the last sync may be at a claim: the default, and not at all.
 	often, always = 30 * time.Second, 0
 )
@@ -183,16 +191,12 @@ func (c *claimLog) of(source string) (bench.Samples, error) {
 
 // warmPool measures plans that find a warm sandbox.
 func warmPool(ctx context.Context, p *poolRig) error {
-	const target = 3
-	w, err := p.employ(ctx, "bench", 2)
+	ready, err := p.fill(ctx, poolTarget, often)
 	if err != nil {
 		return err
 	}
-	if err := p.apply(ctx, target, often); err != nil {
-		return err
-	}
 	got, stages, err := p.starts(ctx, pick(p.e, 100, 3), func(ctx context.Context) error {
-		err := filled(ctx, w, target)
+		err := ready(ctx)
 		time.Sleep(settled)
 		return err
 	})
@@ -311,18 +315,14 @@ func (p *poolRig) clone(ctx context.Context, script string) (time.Duration, erro
 
 // freshPool measures how soon a sandbox that was warm when commits were pushed is at the last of them.
 func freshPool(ctx context.Context, p *poolRig) error {
-	const target = 2
-	w, err := p.employ(ctx, "bench", 2)
+	ready, err := p.fill(ctx, 2, always)
 	if err != nil {
-		return err
-	}
-	if err := p.apply(ctx, target, always); err != nil {
 		return err
 	}
 	body := poolPlan(poolName, stamp)
 	got, err := bench.InTurn(ctx, pick(p.e, 20, 2),
 		func(ctx context.Context) (time.Duration, error) {
-			if err := filled(ctx, w, target); err != nil {
+			if err := ready(ctx); err != nil {
 				return 0, err
 			}
 			tip, err := p.remote.push(ctx, behind)

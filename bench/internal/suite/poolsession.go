@@ -16,23 +16,18 @@ import (
 
 // poolSessions measures how soon a client that asked for a session of the pool has read, and has written.
 func poolSessions(ctx context.Context, p *poolRig) error {
-	const target = 3
-	w, err := p.employ(ctx, "bench", 2)
+	ready, err := p.fill(ctx, poolTarget, often)
 	if err != nil {
 		return err
 	}
-	if err := p.apply(ctx, target, often); err != nil {
+	if err := p.sessions(ctx, "", ready); err != nil {
 		return err
 	}
-	err = p.sessions(ctx, "", func(ctx context.Context) error { return filled(ctx, w, target) })
-	if err != nil {
-		return err
-	}
-	if err := p.apply(ctx, target, always); err != nil {
+	if err := p.apply(ctx, poolTarget, always); err != nil {
 		return err
 	}
 	return p.sessions(ctx, fmt.Sprintf(", %d commits behind", behind), func(ctx context.Context) error {
-		if err := filled(ctx, w, target); err != nil {
+		if err := ready(ctx); err != nil {
 			return err
 		}
 		_, err := p.remote.push(ctx, behind)

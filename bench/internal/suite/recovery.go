@@ -26,22 +26,16 @@ func recovery(ctx context.Context, e *bench.Env) error {
 	if _, err := os.Stat(filepath.Join(e.Bin, "worker")); err != nil {
 		return e.Skip(what, "cmd/worker could not be built")
 	}
-	tree := filepath.Join(e.Dir, "tree")
-	if err := os.Mkdir(tree, 0o755); err != nil {
+	t, err := smallTreeOf(e)
+	if err != nil {
 		return err
 	}
-	if _, err := smallTree(tree); err != nil {
-		return err
-	}
-	s, err := startServer(ctx, filepath.Join(e.Dir, "server"))
+	s, err := startFleet(ctx, filepath.Join(e.Dir, "server"))
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := s.schedule(); err != nil {
-		return err
-	}
-	r := &recoverer{e: e, s: s, tree: tree, workers: map[string]*exec.Cmd{}}
+	r := &recoverer{e: e, s: s, tree: t.dir, workers: map[string]*exec.Cmd{}}
 	defer r.end()
 	for _, name := range []string{"one", "two"} {
 		if err := r.start(ctx, name); err != nil {

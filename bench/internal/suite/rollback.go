@@ -86,21 +86,12 @@ func rollbackHere(ctx context.Context, e *bench.Env, t tree) error {
 func rollbackElsewhere(ctx context.Context, e *bench.Env, t tree) error {
 	dir := filepath.Join(e.Dir, "elsewhere")
 	defer layer.RemoveTree(dir)
-	srv, err := startServer(ctx, filepath.Join(dir, "server"))
+	engines, end, err := startStoring(ctx, dir, 2)
 	if err != nil {
 		return err
 	}
-	defer srv.close()
-	first, err := newEngine(ctx, filepath.Join(dir, "first"), srv.storage())
-	if err != nil {
-		return err
-	}
-	defer first.close()
-	second, err := newEngine(ctx, filepath.Join(dir, "second"), srv.storage())
-	if err != nil {
-		return err
-	}
-	defer second.close()
+	defer end()
+	first, second := engines[0], engines[1]
 	s, err := first.subject(ctx, t)
 	if err != nil {
 		return err

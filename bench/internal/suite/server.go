@@ -3,6 +3,7 @@ package suite
 import (
 	"context"
 	"errors"
+	"fmt"
 	"path/filepath"
 	"sync"
 	"time"
@@ -42,6 +43,35 @@ func startServer(ctx context.Context, dir string) (*server, error) {
 	return s, nil
 }
 
+// startFleet starts a server with a scheduler.
+func startFleet(ctx context.Context, dir string) (*server, error) {
+	s, err := startServer(ctx, dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.run(s.Scheduler(0, zerolog.Nop()).Run); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// startWorking starts a fleet with a worker in this process, and follows its plans.
+func startWorking(ctx context.Context, dir string, cfg worker.Config) (*server, *follower, error) {
+	s, err := startFleet(ctx, dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	_, err = s.hire(ctx, dir, cfg, zerolog.Nop())
+	if err != nil {
+		return nil, nil, errors.Join(err, s.close())
+	}
+	f, err := s.follow()
+	if err != nil {
+		return nil, nil, errors.Join(err, s.close())
+	}
+	return s, f, nil
+}
+
 func (s *server) open(ctx context.Context, dir string) error {
 	state, err := natsboot.StateDir(dir)
 	if err != nil {
@@ -76,15 +106,6 @@ func (s *server) run(service func(ctx context.Context, ready func()) error) erro
 	case <-s.life.Done():
 		return context.Cause(s.life)
 	}
-}
-
-// schedule runs a scheduler.
-func (s *server) schedule() error { return s.run(s.Scheduler(0, zerolog.Nop()).Run) }
-
-// work runs a worker in this process.
-func (s *server) work(ctx context.Context, dir string, cfg worker.Config) error {
-	_, err := s.hire(ctx, dir, cfg, zerolog.Nop())
-	return err
 }
 
 // hired is a worker in this process that can be stopped before the server is.
@@ -132,5 +153,25 @@ func (s *server) close() error {
 	return errors.Join(errs...)
 }
 
-// storage is where the fleet keeps checkpoints.
-func (s *server) storage() stored { return stored{s.Store, s.Checkpoints} }
+// startStoring starts engines whose checkpoints become portable on one server; end ends both.
+func startStoring(ctx context.Context, dir string, n int) (engines []*engine, end func(), err error) {
+	s, err := startServer(ctx, filepath.Join(dir, "server"))
+	if err != nil {
+		return nil, nil, err
+	}
+	end = func() {
+		for _, g := range engines {
+			g.close()
+		}
+		_ = s.close() // what it kept goes with its directory
+	}
+	for i := range n {
+		g, err := newEngine(ctx, filepath.Join(dir, fmt.Sprintf("engine-%d", i)), stored{s.Store, s.Checkpoints})
+		if err != nil {
+			end()
+			return nil, nil, err
+		}
+		engines = append(engines, g)
+	}
+	return engines, end, nil
+}

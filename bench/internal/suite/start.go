@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -33,15 +32,13 @@ const (
 func Start() bench.Benchmark { return bench.Benchmark{Name: "start", Run: start} }
 
 func start(ctx context.Context, e *bench.Env) error {
-	dir := filepath.Join(e.Dir, "tree")
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	t, err := smallTreeOf(e)
+	if err != nil {
 		return err
 	}
-	if _, err := smallTree(dir); err != nil {
-		return err
-	}
+	dir := t.dir
 	target := bench.Target{P50: 15, Ratio: 4}
-	err := starts(ctx, e, starting{what: "warm, plain directory", tree: dir, warm: 2, target: target})
+	err = starts(ctx, e, starting{what: "warm, plain directory", tree: dir, warm: 2, target: target})
 	if err == nil {
 		err = starts(ctx, e, starting{what: "cold, plain directory", tree: dir})
 	}
@@ -69,22 +66,12 @@ type starting struct {
 // starts measures it on a fleet of its own, in this process.
 func starts(ctx context.Context, e *bench.Env, how starting) error {
 	dir := filepath.Join(e.Dir, strconv.FormatInt(time.Now().UnixNano(), 36))
-	s, err := startServer(ctx, dir)
+	s, f, err := startWorking(ctx, dir, worker.Config{Slots: 2, Warm: how.warm, AllowPaths: []string{how.tree}})
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := s.schedule(); err != nil {
-		return err
-	}
-	if err := s.work(ctx, dir, worker.Config{Slots: 2, Warm: how.warm, AllowPaths: []string{how.tree}}); err != nil {
-		return err
-	}
 	raw, err := s.rawQueue(ctx, shell())
-	if err != nil {
-		return err
-	}
-	f, err := s.follow()
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-// Package suite is the benchmarks of the design: what is measured and with what it is compared.
+// Package suite is the benchmarks: what is measured and with what it is compared.
 //
 // It uses the project's own packages as the programs do, and lays nothing of the measured
 // path aside. It must not know how results are printed.
@@ -14,7 +14,7 @@ import (
 	"github.com/warmfleet/warmfleet/bench/internal/bench"
 )
 
-// All is every benchmark, in the order of the design.
+// All is every benchmark, in the order of docs/benchmarks.md.
 func All() []bench.Benchmark {
 	return []bench.Benchmark{Start(), Exec(), Pool(), Checkpoint(), Rollback(), Base(), Throughput(), Recovery()}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/warmfleet/warmfleet/bench/internal/bench"
 	"github.com/warmfleet/warmfleet/internal/isolate"
+	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/pkg/sandbox"
 )
 
@@ -31,7 +32,7 @@ var works = [...]work{
 	{"a Go build", "go", `for f in module/p*/p.go; do echo "const Round$(date +%N) = 1" >>$f; done && cd module && GOCACHE=$PWD/../.cache go build -o ../program .`},
 }
 
-// syscalls measures them.
+// syscalls measures them on an overlay and without one: the sandbox is one thing, the file system another.
 func syscalls(ctx context.Context, e *bench.Env) error {
 	dir := filepath.Join(e.Dir, "syscalls")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -53,48 +54,71 @@ func syscalls(ctx context.Context, e *bench.Env) error {
 	if err != nil {
 		return err
 	}
-	sb, _, err := g.onTree(ctx, t)
+	merged, _, err := g.onTree(ctx, t)
 	if err != nil {
 		return err
 	}
-	defer sb.Close()
+	defer merged.Close()
+	g.host.Layers = layer.Choice{Driver: layer.Copy}
+	copied, _, err := g.onTree(ctx, t)
+	if err != nil {
+		return err
+	}
+	defer copied.Close()
+	places := []place{{"in a sandbox", merged}, {"in a sandbox without overlayfs", copied}}
 	for _, w := range works {
-		if err = w.measure(ctx, e, sb, plain, t); err != nil {
+		if err = w.measure(ctx, e, t, places, plain); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w work) measure(ctx context.Context, e *bench.Env, sb *sandbox.Sandbox, plain string, t tree) error {
-	what := fmt.Sprintf("%s in a sandbox (%s)", w.what, t)
-	if !installed(w.program) {
-		return e.Skip(what, w.program+" is not installed")
+// place is a sandbox and what rows call it.
+type place struct {
+	what string
+	sb   *sandbox.Sandbox
+}
+
+func (p place) run(ctx context.Context, script string) error {
+	res, err := p.sb.Exec(ctx, isolate.Command{Argv: append(shell(), script), Env: append(p.sb.BaseEnv(), goEnv()...)})
+	if err == nil && (res.ExitCode == nil || *res.ExitCode != 0) {
+		err = fmt.Errorf("%s %s: %s %s", script, p.what, res.Cause, res.StartError)
 	}
-	// What the sandbox's commands have in their environment, so that both do the same.
-	env := append(os.Environ(), sb.BaseEnv()...)
-	env = append(env, "HOME="+plain, "TMPDIR="+os.TempDir(), "GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=-mod=mod")
-	inside := append(sb.BaseEnv(), "GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=-mod=mod")
-	argv := append(shell(), w.script)
-	got, err := bench.InTurn(ctx, pick(e, 20, 2),
-		func(ctx context.Context) (time.Duration, error) {
-			return bench.Time(func() error {
-				res, err := sb.Exec(ctx, isolate.Command{Argv: argv, Env: inside})
-				if err == nil && (res.ExitCode == nil || *res.ExitCode != 0) {
-					err = fmt.Errorf("%s in a sandbox: %+v", w.script, res)
-				}
-				return err
-			})
-		},
-		func(ctx context.Context) (time.Duration, error) {
-			c := exec.CommandContext(ctx, argv[0], argv[1:]...)
-			c.Dir, c.Env = plain, env
-			return bench.Time(c.Run)
+	return err
+}
+
+func goEnv() []string { return []string{"GOTOOLCHAIN=local", "GOPROXY=off", "GOFLAGS=-mod=mod"} }
+
+func (w work) measure(ctx context.Context, e *bench.Env, t tree, in []place, plain string) error {
+	what := func(p place) string { return fmt.Sprintf("%s %s (%s)", w.what, p.what, t) }
+	if !installed(w.program) {
+		return e.Skip(what(in[0]), w.program+" is not installed")
+	}
+	var timed []bench.Timed
+	for _, p := range in {
+		timed = append(timed, func(ctx context.Context) (time.Duration, error) {
+			return bench.Time(func() error { return p.run(ctx, w.script) })
 		})
+	}
+	// What the sandboxes' commands have in their environment, so that all do the same.
+	env := append(append(os.Environ(), in[0].sb.BaseEnv()...), goEnv()...)
+	env = append(env, "HOME="+plain, "TMPDIR="+os.TempDir())
+	argv := append(shell(), w.script)
+	got, err := bench.InTurn(ctx, pick(e, 20, 2), append(timed, func(ctx context.Context) (time.Duration, error) {
+		c := exec.CommandContext(ctx, argv[0], argv[1:]...)
+		c.Dir, c.Env = plain, env
+		return bench.Time(c.Run)
+	})...)
 	if err != nil {
 		return err
 	}
-	return e.Add(bench.Result{What: what, Ours: got[0], Peer: "the same in a plain copy", Theirs: got[1], Target: bench.Target{Ratio: syscallRatio}})
+	for i, p := range in {
+		err = errors.Join(err, e.Add(bench.Result{
+			What: what(p), Ours: got[i], Peer: "the same in a plain copy", Theirs: got[len(in)], Target: bench.Target{Ratio: syscallRatio},
+		}))
+	}
+	return err
 }
 
 // syscallTree makes a git work tree with many files and a Go module of packages that are compiled each time.

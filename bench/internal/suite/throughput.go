@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -43,36 +42,21 @@ func perPlan(n int, batch func(ctx context.Context, n int) error) bench.Timed {
 
 // sandboxRate runs plans with everything: sandbox, two checkpoints, the refill of the pool.
 func sandboxRate(ctx context.Context, e *bench.Env) error {
-	tree := filepath.Join(e.Dir, "tree")
-	if err := os.Mkdir(tree, 0o755); err != nil {
-		return err
-	}
-	t, err := smallTree(tree)
+	t, err := smallTreeOf(e)
 	if err != nil {
 		return err
 	}
-	dir := filepath.Join(e.Dir, "rate")
-	s, err := startServer(ctx, dir)
+	s, f, err := startWorking(ctx, filepath.Join(e.Dir, "rate"), worker.Config{Slots: 4, Warm: 4, AllowPaths: []string{t.dir}})
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := s.schedule(); err != nil {
-		return err
-	}
-	if err := s.work(ctx, dir, worker.Config{Slots: 4, Warm: 4, AllowPaths: []string{tree}}); err != nil {
-		return err
-	}
-	f, err := s.follow()
-	if err != nil {
-		return err
-	}
 	copies := filepath.Join(e.Dir, "copies")
 	got, err := bench.InTurn(ctx, pick(e, 5, 1),
 		perPlan(pick(e, 100, 8), func(ctx context.Context, n int) error {
-			return s.batch(ctx, f, n, onePlan(plan.Resource{Path: tree, Host: hostID}, write))
+			return s.batch(ctx, f, n, onePlan(plan.Resource{Path: t.dir, Host: hostID}, write))
 		}),
-		perPlan(pick(e, 20, 8), func(ctx context.Context, n int) error { return shellLoop(ctx, tree, copies, n) }),
+		perPlan(pick(e, 20, 8), func(ctx context.Context, n int) error { return shellLoop(ctx, t.dir, copies, n) }),
 	)
 	if err != nil {
 		return err
@@ -145,14 +129,11 @@ func shellLoop(ctx context.Context, tree, dir string, n int) error {
 
 // pathRate runs plans without a sandbox: what is left is the fleet's own path.
 func pathRate(ctx context.Context, e *bench.Env) error {
-	s, err := startServer(ctx, filepath.Join(e.Dir, "path"))
+	s, err := startFleet(ctx, filepath.Join(e.Dir, "path"))
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	if err := s.schedule(); err != nil {
-		return err
-	}
 	const slots = 16
 	if err := s.run((&forker{s: s, slots: slots}).run); err != nil {
 		return err

@@ -32,7 +32,7 @@ func (t tree) String() string {
 	return fmt.Sprintf("%d files, %d MB", t.files, t.mb)
 }
 
-// large tells whether the ratios of the design are about a tree of this size.
+// large tells whether the target ratios are about a tree of this size.
 func (t tree) large() bool { return t.files > 1000 }
 
 // slow tells whether those who copy or read the tree take seconds for it.
@@ -58,6 +58,15 @@ func smallTree(dir string) (tree, error) {
 		}
 	}
 	return measure(dir)
+}
+
+// smallTreeOf makes the small tree in a benchmark's directory.
+func smallTreeOf(e *bench.Env) (tree, error) {
+	dir := filepath.Join(e.Dir, "tree")
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return tree{}, err
+	}
+	return smallTree(dir)
 }
 
 // largeTree copies the Go distribution: about 15,000 files.

@@ -1,10 +1,10 @@
 package inside
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"syscall"
@@ -23,12 +23,14 @@ type command struct {
 	cwd   int
 	files []*os.File // what the standard descriptors choose from
 	err   error      // why it can't start
-	gate  *compartment
+
+	workspace string
+	place     *enclosure // behind a fence
 }
 
-// newCommand reads a request. The gate is where commands that may write are started while the workspace is held; else nil.
-func newCommand(frame wire.Frame, workspace string, gate *compartment) command {
-	c := command{id: frame.ID, files: frame.Files, cwd: -1}
+// newCommand reads a request.
+func newCommand(frame wire.Frame, workspace string) command {
+	c := command{id: frame.ID, files: frame.Files, cwd: -1, workspace: workspace}
 	if c.err = frame.Decode(&c.exec); c.err != nil {
 		return c
 	}
@@ -39,16 +41,8 @@ func newCommand(frame wire.Frame, workspace string, gate *compartment) command {
 		c.err = errEmptyCommand
 	case workspace == "":
 		c.err = errNoWorkspace
-	case c.exec.Sync && gate != nil && len(c.exec.Secrets) > 0:
-		c.err = errors.New("secrets are not given to a command that may write while the workspace is held")
 	default:
-		const flags = unix.O_PATH | unix.O_DIRECTORY
-		if c.exec.Sync && gate != nil {
-			c.gate = gate
-			c.cwd, c.err = openIn(gate.root, c.exec.Dir, flags, 0)
-		} else {
-			c.cwd, c.err = openBelow(workspace, c.exec.Dir, flags, 0)
-		}
+		c.cwd, c.err = openBelow(workspace, c.exec.Dir, unix.O_PATH|unix.O_DIRECTORY, 0)
 		if c.err != nil {
 			c.err = fmt.Errorf("open working directory %q: %w", c.exec.Dir, c.err)
 		}
@@ -66,6 +60,8 @@ func (c command) standard(place uint64) uintptr {
 
 // close releases what the command was given; the pipes would never end otherwise.
 func (c *command) close() {
+	c.place.close()
+	c.place = nil
 	if c.cwd >= 0 {
 		unix.Close(c.cwd)
 		c.cwd = -1
@@ -83,21 +79,30 @@ type commands struct {
 	into entrance
 	kept kept
 	jobs chan command
-	self string // the program of supervisors and launchers, "" until there is a copy
+	// fence is around each command of a hosted init, nil if nothing is.
+	fence fence
+	self  string // the program of supervisors and launchers, "" until there is a copy
+	// settle gives memory back, once. It starts threads, so it comes before they are counted.
+	settle func()
 
 	mu         sync.Mutex
 	idle       *sync.Cond
 	queued     map[uint64]bool // submitted and not answered, by frame; true: ended before it ran
 	id         uint64          // the frame of the command that runs, 0 when none does
 	pid        int
+	place      *enclosure // of that command
 	terminated bool
+	killed     bool // by SIGKILL
 	abort      bool // what is queued must not start
+
+	moving sync.Mutex // held while a command starts and while one is cleared away, and by pause
 }
 
 // startCommands makes c, of which conn, spec, reap, into and self are set, ready for submit.
 func startCommands(c *commands) error {
 	c.kept.trees, c.jobs, c.queued = map[int]string{}, make(chan command, 8), map[uint64]bool{}
 	c.idle = sync.NewCond(&c.mu)
+	c.settle = sync.OnceFunc(debug.FreeOSMemory)
 	ready := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -125,7 +130,7 @@ func (c *commands) run(j command) {
 	exited := c.execute(j)
 	c.mu.Lock()
 	exited.Terminated = c.terminated
-	c.id, c.pid, c.terminated = 0, 0, false
+	c.id, c.pid, c.terminated, c.killed = 0, 0, false, false
 	delete(c.queued, j.id)
 	if len(c.queued) == 0 {
 		c.abort = false
@@ -137,22 +142,39 @@ func (c *commands) run(j command) {
 
 func (c *commands) execute(j command) wire.Exited {
 	defer j.close()
+	if j.exec.Processes > 0 {
+		c.settle()
+	}
+	c.moving.Lock()
 	if j.err == nil && j.exec.Log != "" {
+		defer c.moving.Unlock()
 		return c.detach(j)
 	}
 	began := time.Now()
-	pid, err := c.launch(j)
+	pid, err := c.launch(&j)
+	c.moving.Unlock()
+	place := j.place
+	j.place = nil
+	defer place.close()
 	j.close()
 	if err == nil && j.exec.Notify {
 		c.conn.Send(j.id, wire.KindStarted, nil)
 	}
 	var exited wire.Exited
 	if err == nil {
-		exited.Status = uint64(c.wait(pid))
+		status := c.wait(pid)
 		exited.Nanos = int64(time.Since(began))
+		c.linger()
+		c.moving.Lock()
+		defer c.moving.Unlock()
+		c.mu.Lock()
+		c.pid = 0
+		c.mu.Unlock()
 		if j.exec.Processes > 0 {
 			exited.Left = uint64(c.reap.count())
 		}
+		status, exited.Left = place.ended(status, exited.Left)
+		exited.Status = uint64(status)
 		c.reap.killAll(c.kept.spared, c.kept.ended)
 	} else {
 		exited.Start = err.Error()
@@ -163,26 +185,75 @@ func (c *commands) execute(j command) wire.Exited {
 	return exited
 }
 
-// launch starts a command, through a launcher where it has to be bounded first.
-func (c *commands) launch(j command) (int, error) {
-	if j.err != nil || !c.into.launches(j.exec) {
+// enclose gives a command its place behind the fence.
+func (c *commands) enclose(j *command) error {
+	if j.err != nil || c.fence == nil {
+		return j.err
+	}
+	if j.exec.SecretsDir != "" {
+		if err := writeSecretsDir(j.exec.SecretsDir, j.exec.Secrets); err != nil {
+			return err
+		}
+	}
+	if err := c.ownSelf(); err != nil {
+		return err
+	}
+	place, err := c.fence.enclose(*j, c.self)
+	if err != nil {
+		return err
+	}
+	j.place = place
+	if place.outer != nil {
+		j.exec.Processes = 0 // counted in the command's own user namespace, where it is set
+	}
+	return nil
+}
+
+// launch starts a command in its place, and returns when it runs there.
+func (c *commands) launch(j *command) (int, error) {
+	if err := c.enclose(j); err != nil {
+		return 0, err
+	}
+	pid, err := c.launchBounded(*j)
+	j.place.started()
+	if err != nil {
+		return 0, err
+	}
+	if err := j.place.awaitStart(); err != nil {
+		c.giveUp()
+		return 0, err
+	}
+	return pid, nil
+}
+
+// giveUp ends what was started for a command that could not be.
+func (c *commands) giveUp() {
+	c.reap.killAll(c.kept.spared, c.kept.ended)
+	c.mu.Lock()
+	c.pid = 0
+	c.mu.Unlock()
+}
+
+// launchBounded starts a command, through a launcher where it has to be bounded first.
+func (c *commands) launchBounded(j command) (int, error) {
+	if !c.into.launches(j.exec) {
 		return c.start(j, nil)
+	}
+	if err := c.ownSelf(); err != nil {
+		return 0, err
 	}
 	status, child, err := os.Pipe()
 	if err != nil {
 		return 0, err
 	}
 	defer status.Close()
-	pid, err := c.start(j, c.into.program(c.self, ModeLaunch, j.exec, c.standards(j), child))
+	pid, err := c.start(j, c.into.program(again{c.self, ModeLaunch}, j.exec, c.standards(j), child))
 	child.Close()
 	if err != nil {
 		return 0, err
 	}
 	if err := launched(status); err != nil {
-		c.reap.killAll(c.kept.spared, c.kept.ended)
-		c.mu.Lock()
-		c.pid = 0
-		c.mu.Unlock()
+		c.giveUp()
 		return 0, err
 	}
 	return pid, nil
@@ -198,13 +269,15 @@ func (c *commands) start(j command, by *program) (pid int, err error) {
 	if j.err != nil {
 		return 0, j.err
 	}
-	where := j.gate
+	var where *compartment
 	switch {
+	case j.place != nil && c.spec.Hosted:
+		where = j.place.where
 	case len(j.exec.Secrets) == 0:
-	case c.spec.Bare:
+	case c.spec.Hosted:
 		err = writeSecretsDir(j.exec.SecretsDir, j.exec.Secrets)
 	default:
-		where, err = openCompartment(c.spec, c.into, func(*compartment) error { return mountSecrets(j.exec.Secrets) })
+		where, err = openCompartment(c.spec, c.into, func() error { return mountSecrets(j.exec.Secrets) })
 		if err == nil {
 			defer where.close() // the command keeps its mounts alive
 		}
@@ -225,13 +298,9 @@ func (c *commands) fork(j command, by *program) (int, error) {
 		return 0, fmt.Errorf("enter working directory %q: %w", j.exec.Dir, err)
 	}
 	defer unix.Chdir("/") // the workspace must not stay busy
-	name, err := lookPath(j.exec.Argv[0], j.exec.Env)
+	p, err := c.programOf(j, by)
 	if err != nil {
-		return 0, startError(j.exec.Argv[0], err)
-	}
-	p := program{path: name, argv: j.exec.Argv, files: c.standards(j)}
-	if by != nil {
-		p = program{path: by.path, argv: append(slices.Clone(by.argv), append([]string{name}, j.exec.Argv...)...), files: by.files}
+		return 0, err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,16 +309,35 @@ func (c *commands) fork(j command, by *program) (int, error) {
 		return 0, errAborted
 	}
 	pid, err := c.reap.fork(func() (int, error) {
-		return syscall.ForkExec(p.path, p.argv, &syscall.ProcAttr{Env: j.exec.Env, Files: p.files, Sys: &syscall.SysProcAttr{Setsid: true}})
+		return syscall.ForkExec(p.path, p.argv, &syscall.ProcAttr{Env: p.env, Files: p.files, Sys: &syscall.SysProcAttr{Setsid: true}})
 	})
 	if err != nil {
-		return 0, startError(name, err)
+		return 0, startError(p.path, err)
 	}
-	c.id, c.pid = j.id, pid
+	c.id, c.pid, c.place = j.id, pid, j.place
 	return pid, nil
 }
 
-// wait reaps until the command itself has ended; orphans come to this process too.
+// programOf is what is executed for a command.
+func (c *commands) programOf(j command, by *program) (program, error) {
+	if j.place != nil && j.place.outer != nil {
+		return j.place.program(c.standards(j), by), nil
+	}
+	name, err := lookPath(j.exec.Argv[0], j.exec.Env)
+	if err != nil {
+		return program{}, startError(j.exec.Argv[0], err)
+	}
+	if name == selfExe && j.place != nil {
+		name = c.self // its file may be out of reach of a command
+	}
+	if by == nil {
+		return program{path: name, argv: j.exec.Argv, env: j.exec.Env, files: c.standards(j)}, nil
+	}
+	argv := append(slices.Clone(by.argv), append([]string{name}, j.exec.Argv...)...)
+	return program{path: by.path, argv: argv, env: j.exec.Env, files: by.files}, nil
+}
+
+// wait reaps until the command itself has ended; orphans come to this process too. It is signalled until pid is cleared.
 func (c *commands) wait(pid int) syscall.WaitStatus {
 	for {
 		var status syscall.WaitStatus
@@ -258,9 +346,6 @@ func (c *commands) wait(pid int) syscall.WaitStatus {
 			continue
 		}
 		if got == pid || err != nil {
-			c.mu.Lock()
-			c.pid = 0
-			c.mu.Unlock()
 			return status
 		}
 		c.kept.ended(got)
@@ -279,9 +364,11 @@ func (c *commands) signal(m wire.Signal) {
 	}
 	c.terminated = true
 	if m.Kill {
+		c.killed = true
 		c.reap.signal(unix.SIGKILL, c.kept.spared())
 		return
 	}
+	c.place.ask()
 	c.reap.signal(unix.SIGTERM, c.kept.spared())
 	c.reap.signal(unix.SIGCONT, c.kept.spared()) // a stopped process gets its chance too
 }
@@ -293,7 +380,7 @@ func (c *commands) killAndWait() {
 	for len(c.queued) > 0 {
 		c.abort = true
 		if c.pid != 0 {
-			c.terminated = true
+			c.terminated, c.killed = true, true
 			c.reap.signal(unix.SIGKILL, nil)
 		}
 		c.idle.Wait()

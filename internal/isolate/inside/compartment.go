@@ -23,24 +23,30 @@ const (
 // long as it and whatever came of it.
 type compartment struct {
 	calls chan func()
-	root  int // the workspace as it is seen there, -1 when nobody asked
 }
 
 // openCompartment copies the mounts as they are now and lets arrange change the copy.
-func openCompartment(spec wire.Spec, into entrance, arrange func(*compartment) error) (*compartment, error) {
-	c := &compartment{calls: make(chan func()), root: -1}
+func openCompartment(spec wire.Spec, into entrance, arrange func() error) (*compartment, error) {
+	return openThread(unix.CLONE_FS|unix.CLONE_NEWNS, func() error {
+		if err := arrange(); err != nil {
+			return err
+		}
+		return becomeCommand(spec, into)
+	})
+}
+
+// openThread makes a compartment that has what flags say to itself, and lets arrange take from it what it must not have.
+func openThread(flags int, arrange func() error) (*compartment, error) {
+	c := &compartment{calls: make(chan func())}
 	ready := make(chan error)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this function
-		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		err := unix.Unshare(flags)
 		if err != nil {
-			err = fmt.Errorf("separate mounts: %w", err)
+			err = fmt.Errorf("separate mounts and directory: %w", err)
 		}
 		if err == nil {
-			err = arrange(c)
-		}
-		if err == nil {
-			err = becomeCommand(spec, into)
+			err = arrange()
 		}
 		ready <- err
 		if err != nil {
@@ -51,9 +57,6 @@ func openCompartment(spec wire.Spec, into entrance, arrange func(*compartment) e
 		}
 	}()
 	if err := <-ready; err != nil {
-		if c.root >= 0 {
-			unix.Close(c.root)
-		}
 		return nil, err
 	}
 	return c, nil
@@ -68,12 +71,7 @@ func (c *compartment) do(call func()) {
 	<-done
 }
 
-func (c *compartment) close() {
-	if c.root >= 0 {
-		unix.Close(c.root)
-	}
-	close(c.calls)
-}
+func (c *compartment) close() { close(c.calls) }
 
 // mountSecrets puts files onto a read-only file system in memory, for the mounts of the calling thread.
 func mountSecrets(secrets []wire.Secret) error {

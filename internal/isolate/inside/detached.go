@@ -28,6 +28,7 @@ const (
 type program struct {
 	path  string
 	argv  []string
+	env   []string
 	files []uintptr
 }
 
@@ -99,15 +100,20 @@ func (c *commands) detach(j command) wire.Exited {
 	return wire.Exited{PID: uint64(pid)}
 }
 
+// ownSelf makes sure that self is there.
+func (c *commands) ownSelf() (err error) {
+	if c.self == "" {
+		c.self, err = sealedCopy()
+	}
+	return err
+}
+
 func (c *commands) supervise(j command) (int, error) {
 	if c.kept.count() >= MaxDetached {
 		return 0, fmt.Errorf("%d detached processes run already: end one first", MaxDetached)
 	}
-	if c.self == "" {
-		var err error
-		if c.self, err = sealedCopy(); err != nil {
-			return 0, err
-		}
+	if err := c.ownSelf(); err != nil {
+		return 0, err
 	}
 	log, err := os.OpenFile(j.exec.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND|os.O_EXCL|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -119,8 +125,14 @@ func (c *commands) supervise(j command) (int, error) {
 		return 0, err
 	}
 	defer status.Close()
-	pid, err := c.start(j, c.into.program(c.self, ModeDetached, j.exec, []uintptr{0, log.Fd(), log.Fd()}, child))
+	if err := c.enclose(&j); err != nil {
+		child.Close()
+		return 0, err
+	}
+	defer j.place.close()
+	pid, err := c.start(j, c.into.program(again{c.self, ModeDetached}, j.exec, []uintptr{0, log.Fd(), log.Fd()}, child))
 	child.Close()
+	j.place.started()
 	if err != nil {
 		return 0, err
 	}
@@ -131,6 +143,9 @@ func (c *commands) supervise(j command) (int, error) {
 		if len(said) > 0 {
 			err = errors.New(string(said))
 		}
+	}
+	if err == nil {
+		err = j.place.awaitStart()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -171,6 +186,7 @@ func Supervise(args []string) int {
 		fmt.Fprint(status, startError(args[0], err))
 		return 1
 	}
+	CloseInherited(statusFD) // of a fence, and in the hands of what was started
 	io.WriteString(status, supervised)
 	status.Close()
 	for {

@@ -60,9 +60,12 @@ func (e entrance) enter() error {
 // launches tells whether a command has to be started through a launcher.
 func (e entrance) launches(x wire.Exec) bool { return e.whole != nil || x.Processes > 0 }
 
-// program is what runs a command: this program again, in a mode, told by arguments and descriptors.
-func (e entrance) program(self, mode string, x wire.Exec, standard []uintptr, status *os.File) *program {
-	p := &program{path: self, files: append(standard, status.Fd())}
+// again is this program, started once more to start a command.
+type again struct{ path, mode string }
+
+// program is what runs a command: this program again, told by arguments and descriptors.
+func (e entrance) program(by again, x wire.Exec, standard []uintptr, status *os.File) *program {
+	p := &program{path: by.path, files: append(standard, status.Fd())}
 	limit := 0
 	if x.Processes > 0 {
 		limit = int(x.Processes) + ownThreads() + spareThreads
@@ -71,7 +74,7 @@ func (e entrance) program(self, mode string, x wire.Exec, standard []uintptr, st
 	if e.whole != nil {
 		p.files, door = append(p.files, e.whole.Fd()), "door"
 	}
-	p.argv = []string{selfExe, mode, strconv.Itoa(limit), door}
+	p.argv = []string{selfExe, by.mode, strconv.Itoa(limit), door}
 	return p
 }
 

@@ -26,7 +26,6 @@ const (
 type fileCall struct {
 	frame wire.Frame
 	dir   string
-	root  int // the workspace as a view that is not at dir; -1: it is
 }
 
 // files answers requests for files of the workspace, on a thread that is as powerless as
@@ -72,14 +71,11 @@ func (f *files) answer(j fileCall) error {
 	if j.dir == "" {
 		return errNoWorkspace
 	}
-	root := j.root
-	if root < 0 {
-		var err error
-		if root, err = unix.Open(j.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
-			return err
-		}
-		defer unix.Close(root)
+	root, err := unix.Open(j.dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
 	}
+	defer unix.Close(root)
 	if j.frame.Kind == wire.KindChange {
 		return f.change(root, j.frame)
 	}
@@ -232,7 +228,7 @@ func listDir(root int, name string) (wire.Infos, error) {
 }
 
 // writeFile replaces a file whole: readers see the old content or the new. A link as the
-// last element is written through, as far as it leads below the root.
+// last element is written through where it leads below the root.
 func writeFile(root int, m wire.File, content io.Reader) error {
 	dir, base, err := resolveParent(root, m)
 	if err != nil {
@@ -310,8 +306,8 @@ func openDir(root int, name string, make bool) (int, error) {
 }
 
 func replace(dir int, base string, content io.Reader, mode uint32) error {
-	temp := fmt.Sprintf(".%.200s.%d.tmp", base, os.Getpid())
-	unix.Unlinkat(dir, temp, 0) // of a crash
+	temp := fmt.Sprintf(".%s.%d.tmp", base[:min(len(base), 200)], os.Getpid()) // at most 255 bytes
+	unix.Unlinkat(dir, temp, 0)                                                // of a crash
 	fd, err := unix.Openat(dir, temp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
 		return err

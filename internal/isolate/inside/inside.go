@@ -1,11 +1,12 @@
 // Package inside is the program that runs as process 1 of a sandbox: it builds the
 // sandbox's root, then stays, attaches and detaches the workspace, runs commands, reaps,
-// and reads and writes files on request.
+// and reads and writes files on request. Where it can have no namespaces it is a process
+// of the host (wire.Spec's Hosted), builds no root, and puts a fence around each command.
 //
 // Three kinds of threads: the main one keeps the capabilities (over the sandbox's own
-// namespaces only) and answers the control socket; commands are forked from a second one
-// and files opened by a third, both without any capability. The kernel keeps these
-// credentials per thread, so the two never leave their goroutines.
+// namespaces only) and answers the control socket; commands are forked from a second one,
+// or from one of their own in its likeness, and files opened by a third, none with any
+// capability. The kernel keeps these credentials per thread, so they never leave their goroutines.
 //
 // The package must not know plans, layers, or where a workspace comes from. It imports
 // little: its start-up time is part of every cold start.
@@ -29,6 +30,9 @@ import (
 // detachWait bounds the wait for a workspace that is still busy after everything was killed.
 const detachWait = 2 * time.Second
 
+// settled is how long nothing is asked of an init before it gives memory back: whoever has just started one goes on at once.
+const settled = 200 * time.Millisecond
+
 var errNoWorkspace = errors.New("no workspace is attached")
 
 // server is one init.
@@ -37,9 +41,7 @@ type server struct {
 	spec     wire.Spec
 	commands *commands
 	files    *files
-	dir      string // the workspace as this process sees it; "" when none is attached
-	held     bool   // only what is marked Sync may write to it
-	gate     *compartment
+	dir      string       // the workspace as this process sees it; "" when none is attached
 	paused   map[int]bool // while everything is stopped: what had been before; else nil
 	listener int          // what spec.Listen asks for, until it was handed on; -1
 }
@@ -65,8 +67,11 @@ func Run(control *os.File) int {
 		return 1
 	}
 	debug.SetGCPercent(50)
-	debug.FreeOSMemory()
-	for {
+	for freed := false; ; {
+		if !freed && !conn.Wait(settled) {
+			s.commands.settle()
+			freed = true
+		}
 		frame, err := conn.Recv()
 		if errors.Is(err, io.EOF) {
 			return s.stop()
@@ -97,8 +102,20 @@ func (s *server) start(frame wire.Frame) error {
 	}
 	unix.Umask(0)
 	s.commands = &commands{conn: s.conn, spec: s.spec, reap: namespaceReaper{}, into: into, self: selfExe}
-	if s.spec.Bare {
+	if s.spec.Runsc != "" {
+		s.commands.fence, s.commands.reap = strong{spec: s.spec}, strongReaper{}
+	}
+	if s.spec.Hosted {
 		s.commands.reap = treeReaper{}
+		if s.commands.fence, err = newFence(s.spec, into); err != nil {
+			return err
+		}
+		if s.commands.fence != nil {
+			s.commands.reap = s.commands.fence.reaper()
+			if s.commands.self, err = sealedCopy(); err != nil {
+				return err
+			}
+		}
 		if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 			return fmt.Errorf("become subreaper: %w", err)
 		}
@@ -121,7 +138,12 @@ func (s *server) isolate(frame wire.Frame) error {
 	}
 	var exposed []int
 	for _, f := range frame.Files {
-		exposed = append(exposed, int(f.Fd()))
+		// The root's builder closes its own: else the frame would close what has got the number since.
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("keep a mount: %w", err)
+		}
+		exposed = append(exposed, fd)
 	}
 	var err error
 	if s.commands.self, err = ownProgram(); err != nil {
@@ -184,16 +206,10 @@ func loopbackUp() error {
 func (s *server) handle(frame wire.Frame) {
 	switch frame.Kind {
 	case wire.KindExec:
-		s.commands.submit(newCommand(frame, s.dir, s.gate))
+		s.commands.submit(newCommand(frame, s.dir))
 		return
 	case wire.KindRead, wire.KindWrite, wire.KindStat, wire.KindList, wire.KindLook, wire.KindChange:
-		call, err := s.fileCallOf(frame)
-		if err == nil {
-			s.files.submit(call)
-			return
-		}
-		frame.Close()
-		s.conn.Send(frame.ID, wire.KindFailed, failure(err))
+		s.files.submit(fileCall{frame: frame, dir: s.dir})
 		return
 	case wire.KindDetached:
 		frame.Close()
@@ -207,10 +223,6 @@ func (s *server) handle(frame wire.Frame) {
 		err = s.attach(frame)
 	case wire.KindDetach:
 		err = s.detach()
-	case wire.KindHold:
-		err = s.hold()
-	case wire.KindRelease:
-		err = s.release()
 	case wire.KindPause:
 		err = s.pause()
 	case wire.KindResume:
@@ -238,7 +250,7 @@ func (s *server) attach(frame wire.Frame) error {
 	if s.dir != "" {
 		return errors.New("a workspace is attached already")
 	}
-	if s.spec.Bare {
+	if s.spec.Hosted {
 		s.dir = m.Dir
 		return nil
 	}
@@ -253,15 +265,7 @@ func (s *server) attach(frame wire.Frame) error {
 		return err
 	}
 	s.dir = workspace
-	if !s.held {
-		return nil
-	}
-	err := s.closeGate()
-	if err != nil {
-		s.dir = ""
-		err = errors.Join(err, unix.Unmount(workspace, unix.UMOUNT_NOFOLLOW))
-	}
-	return err
+	return nil
 }
 
 // detach kills what runs and unmounts, never lazily: afterwards nothing can write to the layers.
@@ -271,8 +275,7 @@ func (s *server) detach() error {
 	}
 	s.commands.killAndWait()
 	s.files.wait()
-	s.dropGate()
-	if s.spec.Bare {
+	if s.spec.Hosted {
 		s.dir = ""
 		return nil
 	}
@@ -283,11 +286,7 @@ func (s *server) detach() error {
 			break
 		}
 		if err != unix.EBUSY || time.Now().After(end) {
-			err = fmt.Errorf("unmount workspace: %w", err)
-			if s.held {
-				err = errors.Join(err, setReadOnly(false), s.closeGate())
-			}
-			return err
+			return fmt.Errorf("unmount workspace: %w", err)
 		}
 		time.Sleep(pause)
 	}
@@ -298,8 +297,17 @@ func (s *server) detach() error {
 // stop ends the sandbox because its worker is gone or wants it so. In namespaces the
 // kernel kills the rest when process 1 exits.
 func (s *server) stop() int {
-	if s.spec.Bare {
-		s.commands.killAndWait()
+	if !s.spec.Hosted {
+		return 0
+	}
+	if s.paused != nil {
+		s.resume()
+	}
+	s.commands.killAndWait()
+	for _, dir := range []string{s.spec.Private, s.spec.Secrets} {
+		if dir != "" {
+			os.RemoveAll(dir) // the worker does it too, if it still can
+		}
 	}
 	return 0
 }

@@ -59,8 +59,13 @@ func sealedCopy() (string, error) {
 		again, err = unix.Open(fmt.Sprintf("/proc/self/fd/%d", file.Fd()), unix.O_PATH|unix.O_CLOEXEC, 0)
 	}
 	file.Close()
+	high := -1
+	if err == nil { // where no descriptor of a child is put
+		high, err = unix.FcntlInt(uintptr(again), unix.F_DUPFD_CLOEXEC, stderrFD)
+		unix.Close(again)
+	}
 	if err != nil {
 		return "", fmt.Errorf("copy own program: %w", err)
 	}
-	return fmt.Sprintf("/proc/self/fd/%d", again), nil
+	return fmt.Sprintf("/proc/self/fd/%d", high), nil
 }

@@ -10,16 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pauseLimit bounds the wait until everything has stopped. What has not by then sleeps in the kernel, where no signal
-// reaches it: it runs none of its own code before it has stopped.
-const pauseLimit = time.Second
+const (
+	// pauseLimit bounds the wait until everything has stopped. What has not by then sleeps in the kernel, where no signal
+	// reaches it: it runs none of its own code before it has stopped.
+	pauseLimit = time.Second
+	// movingLimit bounds the wait for a command that starts or is cleared away.
+	movingLimit = 5 * time.Second
+)
 
-// pause stops everything that was detached; no command runs, and none is started before resume.
+// pause stops everything that runs; before resume no command is started or cleared away.
 func (s *server) pause() error {
 	if s.paused != nil {
 		return fmt.Errorf("what runs is stopped already")
 	}
 	s.files.wait()
+	for end := time.Now().Add(movingLimit); !s.commands.moving.TryLock(); {
+		if time.Now().After(end) {
+			return fmt.Errorf("a command is still starting or ending after %s", movingLimit)
+		}
+		time.Sleep(time.Millisecond)
+	}
 	s.paused = map[int]bool{}
 	for pid := range s.others() {
 		if stopped(pid) {
@@ -28,7 +38,7 @@ func (s *server) pause() error {
 	}
 	wait := time.Millisecond
 	for end := time.Now().Add(pauseLimit); ; wait *= 2 {
-		if !s.spec.Bare {
+		if !s.spec.Hosted {
 			unix.Kill(-1, unix.SIGSTOP)
 		}
 		all := true
@@ -37,7 +47,7 @@ func (s *server) pause() error {
 				continue
 			}
 			all = false
-			if s.spec.Bare {
+			if s.spec.Hosted {
 				unix.Kill(pid, unix.SIGSTOP)
 			}
 		}
@@ -59,6 +69,7 @@ func (s *server) resume() error {
 		}
 	}
 	s.paused = nil
+	s.commands.moving.Unlock()
 	return nil
 }
 

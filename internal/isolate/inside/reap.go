@@ -114,6 +114,23 @@ func (r treeReaper) killAll(spared func() map[int]bool, ended func(pid int)) {
 	}
 }
 
+// outerReaper is a treeReaper of commands that each have a program around them, whose end would kill the command: what
+// is not to kill reaches only what is below it.
+type outerReaper struct{ treeReaper }
+
+func (r outerReaper) signal(sig syscall.Signal, spared map[int]bool) {
+	if sig == unix.SIGKILL {
+		r.treeReaper.signal(sig, spared)
+		return
+	}
+	others, _ := outsiders(spared)
+	for _, pid := range others {
+		if parent, ok := ParentOf(pid); ok && parent != os.Getpid() {
+			unix.Kill(pid, sig)
+		}
+	}
+}
+
 // tasksOf counts the threads of the processes that can be seen and are wanted.
 func tasksOf(wanted func(pid int) bool) int {
 	tasks := 0

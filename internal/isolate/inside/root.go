@@ -17,6 +17,7 @@ import (
 const (
 	home      = "/home/sandbox"
 	workspace = "/workspace"
+	shm       = "dev/shm"
 	// cachesPath is isolate.CachesDir.
 	cachesPath = "/cache"
 	readOnly   = mountfd.Safe | unix.MOUNT_ATTR_RDONLY
@@ -59,8 +60,7 @@ type builder struct {
 	spec    wire.Spec
 	sources []source
 	exposed []source
-	hosts   string // of the host, when its network is visible
-	resolv  string
+	names   *hostNames
 }
 
 // buildRoot replaces the root of this mount namespace by the sandbox's. The descriptors
@@ -83,7 +83,7 @@ func buildRoot(spec wire.Spec, exposed []int) error {
 	if err := unix.MoveMount(root, "", unix.AT_FDCWD, "/usr", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("attach new root: %w", err)
 	}
-	for _, step := range []func() error{b.skeleton, b.system, b.scratch, b.expose, b.dev, b.proc, b.etc, b.pivot} {
+	for _, step := range []func() error{b.skeleton, b.system, b.scratch, b.expose, b.strong, b.dev, b.proc, b.etc, b.pivot} {
 		if err := step(); err != nil {
 			return err
 		}
@@ -107,12 +107,7 @@ func (b *builder) collect(exposed []int) error {
 			return err
 		}
 	}
-	if b.spec.Network {
-		// Often links into /run: their text is copied. Where one is missing, there is no such name service.
-		hosts, _ := os.ReadFile("/etc/hosts")
-		resolv, _ := os.ReadFile("/etc/resolv.conf")
-		b.hosts, b.resolv = string(hosts), string(resolv)
-	}
+	b.names = readHostNames(b.spec)
 	for i, dir := range b.spec.Expose {
 		target := strings.TrimPrefix(dir, "/")
 		if b.spec.Mounted {
@@ -125,7 +120,7 @@ func (b *builder) collect(exposed []int) error {
 		}
 		b.exposed = append(b.exposed, source{path: target, fd: fd})
 	}
-	return b.takeCaches(exposed)
+	return errors.Join(b.takeRunsc(exposed), b.takeCaches(exposed))
 }
 
 // takeCaches takes the last descriptors. They come from a worker's mounter, so their attributes are set again here.
@@ -169,7 +164,7 @@ func (b *builder) take(from, to string, attr uint64) error {
 }
 
 func (b *builder) skeleton() error {
-	for _, dir := range []string{"proc", "dev/pts", "dev/shm", "tmp", "etc", home[1:], secretsPath[1:], "var", workspace[1:]} {
+	for _, dir := range []string{"proc", "dev/pts", shm, "tmp", "etc", home[1:], secretsPath[1:], "var", workspace[1:]} {
 		if err := b.mkdirs(dir); err != nil {
 			return err
 		}
@@ -241,14 +236,15 @@ func (b *builder) scratch() error {
 		return err
 	}
 	defer unix.Close(fd)
-	// A tree can only be cloned from an attached mount: it waits at /run, which is covered again below.
-	if err := mountfd.Attach(fd, b.root, "run"); err != nil {
+	// A tree can only be cloned from an attached mount: it waits where the last of its trees covers it for good, since
+	// to take it away again is to wait until no processor uses it.
+	if err := mountfd.Attach(fd, b.root, shm); err != nil {
 		return err
 	}
 	for _, d := range []struct {
 		name, path string
 		mode       uint32
-	}{{"tmp", "tmp", 0o1777}, {"home", home[1:], 0o755}, {"shm", "dev/shm", 0o1777}} {
+	}{{"tmp", "tmp", 0o1777}, {"home", home[1:], 0o755}, {"shm", shm, 0o1777}} {
 		if err := unix.Mkdirat(fd, d.name, d.mode); err != nil {
 			return fmt.Errorf("make %s: %w", d.path, err)
 		}
@@ -261,20 +257,6 @@ func (b *builder) scratch() error {
 		if err != nil {
 			return err
 		}
-	}
-	return b.detach("run")
-}
-
-// detach removes the mount at a path of the new root.
-func (b *builder) detach(name string) error {
-	fd, err := unix.Openat(b.root, name, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("open %q: %w", name, err)
-	}
-	err = unix.Unmount(fmt.Sprintf("/proc/self/fd/%d", fd), unix.MNT_DETACH)
-	unix.Close(fd)
-	if err != nil {
-		return fmt.Errorf("unmount %q: %w", name, err)
 	}
 	return nil
 }
@@ -308,8 +290,8 @@ func (b *builder) proc() error {
 	if err := mountfd.Attach(fd, b.root, "proc"); err != nil {
 		return err
 	}
-	if err := writeAt(fd, "sys/user/max_user_namespaces", "0"); err != nil {
-		return fmt.Errorf("forbid nested user namespaces: %w", err)
+	if err := b.forbidNested(fd); err != nil {
+		return err
 	}
 	for _, name := range []string{"sys", "sysrq-trigger", "irq", "bus", "fs"} {
 		if err := b.cover("proc/"+name, "proc/"+name, readOnly|unix.MOUNT_ATTR_NOEXEC); err != nil {
@@ -344,22 +326,41 @@ func (b *builder) cover(from, to string, attr uint64) error {
 
 // etc writes the files that are made up.
 func (b *builder) etc() error {
-	files := map[string]string{
-		"etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:" + home + ":/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
-		"etc/group":  "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n",
-		"etc/hosts":  "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n",
-	}
-	if b.spec.Network {
-		files["etc/hosts"] += b.hosts
-		files["etc/resolv.conf"] = b.resolv
-	}
-	files["etc/hostname"] = "sandbox\n"
-	for name, content := range files {
+	for name, content := range etcContents(b.names) {
 		if err := b.write(name, content); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// hostNames are how the host finds names of the network.
+type hostNames struct{ hosts, resolv string }
+
+// readHostNames is nil without the host's network.
+func readHostNames(spec wire.Spec) *hostNames {
+	if !spec.Network {
+		return nil
+	}
+	// Often links into /run: their text is copied. Where one is missing, there is no such name service.
+	hosts, _ := os.ReadFile("/etc/hosts")
+	resolv, _ := os.ReadFile("/etc/resolv.conf")
+	return &hostNames{hosts: string(hosts), resolv: string(resolv)}
+}
+
+// etcContents are the files that are made up, by path below the root.
+func etcContents(n *hostNames) map[string]string {
+	files := map[string]string{
+		"etc/passwd": "root:x:0:0:root:/root:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:" + home + ":/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
+		"etc/group":  "root:x:0:\nsandbox:x:1000:\nnogroup:x:65534:\n",
+		"etc/hosts":  "127.0.0.1 localhost sandbox\n::1 localhost ip6-localhost\n",
+	}
+	if n != nil {
+		files["etc/hosts"] += n.hosts
+		files["etc/resolv.conf"] = n.resolv
+	}
+	files["etc/hostname"] = "sandbox\n"
+	return files
 }
 
 // pivot makes the new root the only one. Stacking both on "/" needs no directory for the old.

@@ -2,6 +2,7 @@ package inside
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -44,13 +45,24 @@ type modeCall struct {
 	mode, flags int
 }
 
+// filterOf is what commandFilter depends on.
+type filterOf struct {
+	noSetuid bool
+	// shared: there is no network and no IPC namespace around the command, so it gets no System V IPC and no message
+	// queues of the host, and without network only Unix sockets.
+	shared, network bool
+}
+
 // refuseCalls takes system calls from the calling thread and all that it starts, for good: see commandFilter.
-func refuseCalls(noSetuid bool) error {
-	filter := commandFilter(noSetuid)
+func refuseCalls(o filterOf) error {
+	filter := commandFilter(o)
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// The processor's speculation stays as it is, which old kernels would slow down.
 	const flags = unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&program)))
+	if errno == unix.EINVAL { // gVisor knows no such flag
+		_, _, errno = unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program)))
+	}
 	if errno != 0 {
 		return fmt.Errorf("install seccomp filter: %w", errno)
 	}
@@ -65,7 +77,7 @@ func refuseCalls(noSetuid bool) error {
 // they end the process. With noSetuid, setting the setuid or setgid bit fails with EPERM: it is for workspaces that are
 // the original itself under a root worker, where such a file would be real; openat2 then is ENOSYS, for its mode is
 // behind a pointer.
-func commandFilter(noSetuid bool) []unix.SockFilter {
+func commandFilter(o filterOf) []unix.SockFilter {
 	f := []unix.SockFilter{
 		{Code: bpfLoad, K: offsetArch},
 		{Code: bpfJeq, K: auditArch, Jt: 1},
@@ -77,28 +89,35 @@ func commandFilter(noSetuid bool) []unix.SockFilter {
 		onCall(unix.SYS_IOCTL, refuseValues(1, unix.EPERM, unix.TIOCSTI, unix.TIOCLINUX)),
 		onCall(unix.SYS_CLONE, refuseBits(0, unix.EPERM, newNamespaces)),
 		onCall(unix.SYS_UNSHARE, refuseBits(0, unix.EPERM, newNamespaces|unix.CLONE_NEWTIME)),
-		onCall(unix.SYS_SOCKET, allowValues(0, unix.EAFNOSUPPORT, socketFamilies()...)),
+		onCall(unix.SYS_SOCKET, allowValues(0, unix.EAFNOSUPPORT, o.socketFamilies()...)),
 		onCall(unix.SYS_SOCKETPAIR, allowValues(0, unix.EAFNOSUPPORT, unix.AF_UNIX)),
 		onCall(unix.SYS_PRLIMIT64, refuseOthersLimits()),
 	} {
 		f = append(f, part...)
 	}
 	absent := []uint32{unix.SYS_CLONE3, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER}
-	if noSetuid {
+	if o.noSetuid {
 		absent = append(absent, unix.SYS_OPENAT2)
 		f = append(f, refuseSetuid()...)
 	}
 	for _, number := range absent {
 		f = append(f, onCall(number, []unix.SockFilter{errno(unix.ENOSYS)})...)
 	}
-	for _, number := range append(refusedCalls(), refusedHere()...) {
+	refused := slices.Concat(refusedCalls(), refusedHere())
+	if o.shared {
+		refused = append(refused, unix.SYS_SHMGET, unix.SYS_SEMGET, unix.SYS_MSGGET, unix.SYS_MQ_OPEN)
+	}
+	for _, number := range refused {
 		f = append(f, onCall(number, []unix.SockFilter{errno(unix.EPERM)})...)
 	}
 	return append(f, unix.SockFilter{Code: bpfRet, K: seccompAllow})
 }
 
 // socketFamilies are those that know network namespaces and that programs need.
-func socketFamilies() []uint32 {
+func (o filterOf) socketFamilies() []uint32 {
+	if o.shared && !o.network {
+		return []uint32{unix.AF_UNIX}
+	}
 	return []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}
 }
 

@@ -19,7 +19,13 @@ var (
 	errAborted      = errors.New("not started: it was ended before")
 )
 
-// openBelow opens a path with the workspace as its root: links and ".." never lead out.
+// outsideError is a path that leads out of the workspace, by a link, by ".." or because it is absolute. It is EXDEV, as the kernel says.
+type outsideError struct{}
+
+func (outsideError) Error() string { return "leads out of the workspace" }
+func (outsideError) Unwrap() error { return unix.EXDEV }
+
+// openBelow opens a path below the workspace. What leads out, in any part of it, is an outsideError.
 func openBelow(workspace, name string, flags, mode uint64) (int, error) {
 	root, err := unix.Open(workspace, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -36,10 +42,13 @@ func openIn(root int, name string, flags, mode uint64) (int, error) {
 	how := unix.OpenHow{
 		Flags:   flags | unix.O_CLOEXEC,
 		Mode:    mode,
-		Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_MAGICLINKS,
 	}
 	for {
 		fd, err := unix.Openat2(root, name, &how)
+		if err == unix.EXDEV {
+			return -1, outsideError{}
+		}
 		if err != unix.EAGAIN && err != unix.EINTR { // EAGAIN: a rename elsewhere raced with ".."
 			return fd, err
 		}

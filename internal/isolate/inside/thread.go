@@ -1,6 +1,7 @@
 package inside
 
 import (
+	"errors"
 	"fmt"
 	"unsafe"
 
@@ -18,15 +19,26 @@ func confine(spec wire.Spec) error {
 		return fmt.Errorf("separate working directory: %w", err)
 	}
 	unix.Umask(0o022)
-	if spec.Bare {
+	if spec.Hosted {
 		return nil
 	}
-	if _, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0); err != nil && err != unix.ENOSYS && err != unix.EPERM {
-		return fmt.Errorf("join new session keyring: %w", err)
+	if err := leaveKeyring(); err != nil {
+		return err
 	}
 	if err := dropCapabilities(); err != nil {
 		return err
 	}
+	return noNewPrivileges()
+}
+
+func leaveKeyring() error {
+	if _, err := unix.KeyctlInt(unix.KEYCTL_JOIN_SESSION_KEYRING, 0, 0, 0, 0); err != nil && err != unix.ENOSYS && err != unix.EPERM {
+		return fmt.Errorf("join new session keyring: %w", err)
+	}
+	return nil
+}
+
+func noNewPrivileges() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("set no_new_privs: %w", err)
 	}
@@ -41,10 +53,37 @@ func becomeCommand(spec wire.Spec, into entrance) error {
 	if err := confine(spec); err != nil {
 		return err
 	}
-	if spec.Bare {
+	if spec.Hosted || spec.Runsc != "" { // a command's own kernel has the filter, and its host makes namespaces
 		return nil
 	}
-	return refuseCalls(spec.NoSetuid)
+	return refuseCalls(filterOf{noSetuid: spec.NoSetuid})
+}
+
+// renounce is confine for a thread that has had no capability to begin with, and its filter.
+func renounce(f filterOf) error {
+	if err := noCapabilities(); err != nil {
+		return err
+	}
+	if err := leaveKeyring(); err != nil {
+		return err
+	}
+	if err := noNewPrivileges(); err != nil {
+		return err
+	}
+	return refuseCalls(f)
+}
+
+// noCapabilities is an error where the thread has any.
+func noCapabilities() error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var has [2]unix.CapUserData
+	if err := unix.Capget(&header, &has[0]); err != nil {
+		return fmt.Errorf("look at capabilities: %w", err)
+	}
+	if has[0].Permitted|has[1].Permitted != 0 {
+		return errors.New("a command would have capabilities")
+	}
+	return nil
 }
 
 // dropCapabilities empties all five sets of the thread.

@@ -19,6 +19,9 @@ type codec struct {
 	err  error
 }
 
+// Encode is the body of a frame, for what is not sent by a Conn.
+func Encode(b Body) []byte { return encode(b, nil) }
+
 func encode(b Body, buf []byte) []byte {
 	if b == nil {
 		return buf

@@ -13,12 +13,13 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // Version of the protocol; both ends must have the same.
-const Version = 7
+const Version = 9
 
 const (
 	headerSize = 16
@@ -138,6 +139,21 @@ func (c *Conn) Send(id uint64, kind Kind, body Body, fds ...int) error {
 		return fmt.Errorf("wire: send: %w", err)
 	}
 	return nil
+}
+
+// Wait waits for something to receive, the other end's end included, and tells whether there is after so long.
+func (c *Conn) Wait(limit time.Duration) bool {
+	some := true // when it can't be told, Recv may
+	_ = c.raw.Control(func(fd uintptr) {
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, int(limit.Milliseconds()))
+			if err != unix.EINTR {
+				some = n != 0
+				return
+			}
+		}
+	})
+	return some
 }
 
 // Recv reads one frame. io.EOF: the other end is gone. The files are the caller's to close.

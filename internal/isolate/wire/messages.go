@@ -32,8 +32,6 @@ const (
 	KindLook   // asks for a file or link, with File; answered with Content
 	KindChange // with Changes
 
-	KindHold     // makes the workspace read-only to all but what is marked Sync
-	KindRelease  // ends that
 	KindDetached // asks how many detached processes run; answered with Detached
 	KindPause    // stops every process
 	KindResume   // ends that
@@ -43,8 +41,11 @@ const (
 // ready-made mounts for Expose, when Mounted.
 type Spec struct {
 	Version  uint64
-	Bare     bool // no namespaces: only run commands
-	Network  bool // the host's network is visible
+	Hosted   bool   // on the host, without namespaces
+	Fence    string // what is around each command of a hosted init: a Fence; "": nothing
+	Private  string // a hosted init's own directory, of which commands have "home" and "tmp"
+	Secrets  string // where it keeps those of commands; "": there
+	Network  bool   // the host's network is visible
 	Expose   []string
 	Mounted  bool
 	Caches   []string // names; their mounts come after those of Expose
@@ -53,11 +54,16 @@ type Spec struct {
 	Doors    uint64 // how many descriptors, the last ones, lead into the group of the commands
 	Listen   uint64 // a TCP port of the sandbox's loopback whose listener comes with Ready; 0: none
 	Whole    bool   // there is one door, and it moves a whole process
+	// Runsc is gVisor's program, for commands on kernels of their own; "": none. Its mount comes after those of Expose, when Mounted.
+	Runsc string
 }
 
 func (m *Spec) fields(c *codec) {
 	c.uint(&m.Version)
-	c.bool(&m.Bare)
+	c.bool(&m.Hosted)
+	c.string(&m.Fence)
+	c.string(&m.Private)
+	c.string(&m.Secrets)
 	c.bool(&m.Network)
 	c.strings(&m.Expose)
 	c.bool(&m.Mounted)
@@ -67,14 +73,21 @@ func (m *Spec) fields(c *codec) {
 	c.uint(&m.Doors)
 	c.uint(&m.Listen)
 	c.bool(&m.Whole)
+	c.string(&m.Runsc)
 }
+
+// Fences that a hosted init can put around each command.
+const (
+	FenceBubblewrap = "bubblewrap"
+	FenceLandlock   = "landlock"
+)
 
 // Ready is the first answer of an init; beside it is the listener, where Spec has Listen.
 type Ready struct{ Version uint64 }
 
 func (m *Ready) fields(c *codec) { c.uint(&m.Version) }
 
-// Attach asks to show the mount beside it, or Dir when bare, as the workspace.
+// Attach asks to show the mount beside it, or Dir when hosted, as the workspace.
 type Attach struct{ Dir string }
 
 func (m *Attach) fields(c *codec) { c.string(&m.Dir) }
@@ -86,10 +99,9 @@ type Exec struct {
 	Dir                   string // below the workspace
 	Stdin, Stdout, Stderr uint64
 	Notify                bool   // send KindStarted
-	Sync                  bool   // may write while the workspace is held
 	Log                   string // "": not detached; else the new file that takes the output
 	Secrets               []Secret
-	SecretsDir            string // where they go, when bare
+	SecretsDir            string // where they go, when hosted and not in a file system of the fence
 	Processes             uint64 // how many there may be at once, by the kernel's limit for a user; 0: no limit
 }
 
@@ -112,7 +124,6 @@ func (m *Exec) fields(c *codec) {
 	c.uint(&m.Stdout)
 	c.uint(&m.Stderr)
 	c.bool(&m.Notify)
-	c.bool(&m.Sync)
 	c.string(&m.Log)
 	m.Secrets = list(c, m.Secrets, (*Secret).fields)
 	c.string(&m.SecretsDir)
@@ -161,7 +172,6 @@ type File struct {
 	Mode     uint64 // KindWrite: permission bits, 0 keeps what is there or is 0644
 	MkdirAll bool
 	Content  []byte
-	Sync     bool // KindWrite: may write while the workspace is held
 	// KindRead: at most Max bytes from Offset are wanted, and a file that is no more the one of Stamp, if that is not "", is ESTALE.
 	Part   bool
 	Offset int64
@@ -175,7 +185,6 @@ func (m *File) fields(c *codec) {
 	c.uint(&m.Mode)
 	c.bool(&m.MkdirAll)
 	c.bytes(&m.Content)
-	c.bool(&m.Sync)
 	c.bool(&m.Part)
 	c.int(&m.Offset)
 	c.string(&m.Stamp)
@@ -269,4 +278,22 @@ func (m *Failure) Unwrap() error {
 		return nil
 	}
 	return syscall.Errno(m.Errno)
+}
+
+// Inner is what a program inside a fence is told of the command that it starts.
+type Inner struct {
+	Argv, Env []string
+	Processes uint64 // how many there may be at once, with those of the fence; 0: no limit
+	NoSetuid  bool
+	Stay      bool   // until the last process that came of it has ended
+	Dir       string // where it starts; "": where the program is
+}
+
+func (m *Inner) fields(c *codec) {
+	c.strings(&m.Argv)
+	c.strings(&m.Env)
+	c.uint(&m.Processes)
+	c.bool(&m.NoSetuid)
+	c.bool(&m.Stay)
+	c.string(&m.Dir)
 }

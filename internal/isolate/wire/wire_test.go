@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -37,10 +38,10 @@ func pair(t *testing.T) (*wire.Conn, *wire.Conn) {
 func TestConn_RoundTrip(t *testing.T) {
 	odd := "\x00\xff 'quoted'\n"
 	for _, c := range []struct{ sent, got wire.Body }{
-		{&wire.Spec{Version: 7, Bare: true, Network: true, Expose: []string{"/a", odd}, Mounted: true, Caches: []string{"npm"}, Scratch: -1, NoSetuid: true, Doors: 1, Listen: 3128, Whole: true}, &wire.Spec{}},
+		{&wire.Spec{Version: 7, Hosted: true, Network: true, Expose: []string{"/a", odd}, Mounted: true, Caches: []string{"npm"}, Scratch: -1, NoSetuid: true, Doors: 1, Listen: 3128, Whole: true}, &wire.Spec{}},
 		{&wire.Ready{Version: 1 << 60}, &wire.Ready{}},
 		{&wire.Attach{Dir: odd}, &wire.Attach{}},
-		{&wire.Exec{Argv: []string{"a", "", odd}, Env: []string{}, Dir: "d", Stdin: 3, Stdout: 1, Stderr: 2, Notify: true, Sync: true, Log: "l", Secrets: []wire.Secret{{Name: "n", Value: []byte("v")}}, SecretsDir: "s", Processes: 9}, &wire.Exec{}},
+		{&wire.Exec{Argv: []string{"a", "", odd}, Env: []string{}, Dir: "d", Stdin: 3, Stdout: 1, Stderr: 2, Notify: true, Log: "l", Secrets: []wire.Secret{{Name: "n", Value: []byte("v")}}, SecretsDir: "s", Processes: 9}, &wire.Exec{}},
 		{&wire.Signal{Exec: 3, Kill: true}, &wire.Signal{}},
 		{&wire.Exited{Status: 256, Terminated: true, Nanos: 5, Start: odd, Left: 4}, &wire.Exited{}},
 		{&wire.File{Path: odd, Max: 9, Mode: 0o7777, MkdirAll: true, Content: []byte(odd), Part: true, Offset: -1, Stamp: odd, From: true}, &wire.File{}},
@@ -137,6 +138,26 @@ func TestConn_Limits(t *testing.T) {
 	b.Close()
 	if err := a.Send(1, wire.KindRead, nil); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("other end gone: got %v, want EPIPE", err)
+	}
+}
+
+func TestConn_Wait(t *testing.T) {
+	a, b := pair(t)
+	if b.Wait(time.Millisecond) {
+		t.Error("nothing was sent: got something")
+	}
+	if err := a.Send(1, wire.KindDone, nil); err != nil {
+		t.Fatal(err)
+	}
+	if !b.Wait(time.Minute) {
+		t.Error("after a frame: got nothing")
+	}
+	if _, err := b.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	a.Close()
+	if !b.Wait(time.Minute) {
+		t.Error("after the other end's end: got nothing")
 	}
 }
 

@@ -16,13 +16,17 @@
 package drivertest
 
 import (
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"github.com/warmfleet/warmfleet/internal/disk"
 	"github.com/warmfleet/warmfleet/internal/layer"
 	"github.com/warmfleet/warmfleet/internal/layer/layertest"
 )
@@ -40,6 +44,8 @@ type Kind struct {
 	// Ignore is what a view of this kind shows otherwise than it was: overlayfs without an index gives the names of a
 	// file that it copied up different inode numbers; in a user namespace owners have other numbers.
 	Ignore layertest.Options
+	// Disk: the open layer lies on a disk of its own.
+	Disk bool
 	// Do runs a step; for an overlay in a process of its own, where layertest.Main has to be given the same one.
 	Do func(step, dir string) error
 
@@ -52,6 +58,7 @@ func Kinds(do func(step, dir string) error) []Kind {
 	kinds := []Kind{
 		{Name: "OverlayUser", Driver: layer.Overlay, Ignore: user},
 		{Name: "OverlayRoot", Driver: layer.Overlay, Trusted: true},
+		{Name: "OverlayDisk", Driver: layer.Overlay, Trusted: true, Disk: true, Brief: true},
 		{Name: "OverlayXFS", Driver: layer.Overlay, Trusted: true, FS: "xfs", Brief: true},
 		{Name: "OverlayBtrfs", Driver: layer.Overlay, Trusted: true, FS: "btrfs", Brief: true},
 		{Name: "ReflinkXFS", Driver: layer.Reflink, FS: "xfs"},
@@ -150,7 +157,7 @@ func (k Kind) View(t testing.TB, c *layer.Cache, dir string) layer.View {
 	if k.Driver == layer.InPlace {
 		v, err = c.OpenInPlace(t.Context(), dir, layer.Chain{l}, idx)
 	} else {
-		v, err = c.Open(t.Context(), k.Driver, layer.Chain{l})
+		v, err = k.open(t, c, layer.Chain{l})
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, v.Close()) })
@@ -169,11 +176,30 @@ func (k Kind) OnChain(t testing.TB, c *layer.Cache, chain layer.Chain) layer.Vie
 		must(t, err)
 		v, err = c.OpenInPlace(t.Context(), dir, chain, idx)
 	} else {
-		v, err = c.Open(t.Context(), k.Driver, chain)
+		v, err = k.open(t, c, chain)
 	}
 	must(t, err)
 	t.Cleanup(func() { must(t, v.Close()) })
 	return v
+}
+
+// diskSize is more than any test writes, in bytes.
+const diskSize = 256 << 20
+
+func (k Kind) open(t testing.TB, c *layer.Cache, chain layer.Chain) (layer.View, error) {
+	t.Helper()
+	if !k.Disk {
+		return c.Open(t.Context(), k.Driver, chain)
+	}
+	m, err := disk.Open(t.Context(), k.Dir(t))
+	if errors.Is(err, disk.ErrAbsent) {
+		t.Skip(err)
+	}
+	must(t, err)
+	d, err := m.Make(t.Context(), diskSize)
+	must(t, err)
+	t.Cleanup(func() { must(t, d.Close()) })
+	return c.OpenOn(t.Context(), d, chain)
 }
 
 // Act runs a step in a view and describes what the view shows then.
@@ -181,8 +207,7 @@ func (k Kind) Act(t testing.TB, v layer.View, step string) layertest.Snapshot {
 	t.Helper()
 	m := v.Mount()
 	if m.Bind == "" {
-		o := layertest.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Trusted: k.Trusted}
-		return layertest.InOverlay(t, o, step)
+		return layertest.InOverlay(t, k.overlay(m), step)
 	}
 	must(t, k.Do(step, m.Bind))
 	return take(t, m.Bind)
@@ -195,8 +220,18 @@ func (k Kind) Show(t testing.TB, v layer.View) layertest.Snapshot {
 	if m.Bind != "" {
 		return take(t, m.Bind)
 	}
-	o := layertest.Overlay{Lowers: m.Lowers, Upper: m.Upper, Work: m.Work, Trusted: k.Trusted}
-	return layertest.InOverlay(t, o, "")
+	return layertest.InOverlay(t, k.overlay(m), "")
+}
+
+// overlay is a view's mount for another process, where a disk is not that process's own descriptor.
+func (k Kind) overlay(m layer.Mount) layertest.Overlay {
+	theirs := func(path string) string {
+		if rest, ok := strings.CutPrefix(path, "/proc/self/"); ok {
+			return fmt.Sprintf("/proc/%d/%s", os.Getpid(), rest)
+		}
+		return path
+	}
+	return layertest.Overlay{Lowers: m.Lowers, Upper: theirs(m.Upper), Work: theirs(m.Work), Trusted: k.Trusted}
 }
 
 func must(t testing.TB, err error) {

@@ -170,7 +170,7 @@ func (s *Session) settle() error {
 	if err != nil {
 		return err
 	}
-	keep := map[string]bool{lockName: true}
+	keep := map[string]bool{lockName: true, ignoreName: true}
 	for _, st := range []journalState{stateApplying, stateUndoing, stateDone} {
 		if fault.Off("applier.journal") {
 			break

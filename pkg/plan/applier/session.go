@@ -18,6 +18,8 @@ import (
 
 const (
 	lockName = "lock"
+	// ignoreName has git pass over the directory, which is there for a moment after an apply was recorded.
+	ignoreName = ".gitignore"
 	// A waiter asks for the lock this often: waiting in the kernel could not be cancelled.
 	lockPoll = 20 * time.Millisecond
 )
@@ -92,6 +94,7 @@ func (s *Session) acquire(ctx context.Context) error {
 		s.jdir, s.lock = jdir, lock
 		current, err := s.await(ctx)
 		if current && err == nil {
+			hide(jdir)
 			return nil
 		}
 		lock.Close()
@@ -129,6 +132,16 @@ func (s *Session) openLock() (jdir, lock *os.File, err error) {
 		return nil, nil, fmt.Errorf("applier: create lock: %w", err)
 	}
 	return jdir, fd, nil
+}
+
+// hide has git take no notice of the journal's directory. Without room for the file the apply itself will say so.
+func hide(jdir *os.File) {
+	f, err := openat(jdir, ignoreName, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return
+	}
+	defer f.Close()
+	_, _ = f.WriteString("*\n")
 }
 
 // await waits for the lock, and says whether the locked file still is the one that the path names.
@@ -238,6 +251,9 @@ func (s *Session) Close() error {
 
 // leave removes the lock, and its directory when nothing else is in it.
 func (s *Session) leave() error {
+	if err := unix.Unlinkat(int(s.jdir.Fd()), ignoreName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("applier: remove %q: %w", ignoreName, err)
+	}
 	if err := unix.Unlinkat(int(s.jdir.Fd()), lockName, 0); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("applier: remove lock: %w", err)
 	}

@@ -16,11 +16,11 @@ import (
 func (r *run) patch(ctx context.Context, p *plan.Patch) error {
 	set, faults := p.Read()
 	if len(faults) > 0 { // validated when it was submitted
-		return stepError{fmt.Sprintf("patch: line %d of the diff: %s", faults[0].Line, faults[0].Message)}
+		return stepError{msg: fmt.Sprintf("patch: line %d of the diff: %s", faults[0].Line, faults[0].Message)}
 	}
 	changes, err := set.Apply(func(path string) (*patch.File, error) { return r.lookAt(ctx, path) })
 	if errors.Is(err, patch.ErrConflict) {
-		return stepError{fmt.Sprintf("patch %v: nothing was changed", err)}
+		return stepError{msg: fmt.Sprintf("patch %v: nothing was changed", err)}
 	}
 	if err != nil {
 		return err
@@ -37,7 +37,7 @@ func (r *run) patch(ctx context.Context, p *plan.Patch) error {
 	if err == nil || broken(err) {
 		return err
 	}
-	return stepError{fmt.Sprintf("patch: %v: nothing was changed", err)}
+	return stepError{msg: fmt.Sprintf("patch: %v: nothing was changed", err)}
 }
 
 // lookAt reads what a diff is about.

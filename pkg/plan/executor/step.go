@@ -2,6 +2,7 @@ package executor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -11,6 +12,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/warmfleet/warmfleet/internal/isolate"
@@ -40,14 +42,17 @@ func (r *run) perform(ctx context.Context, i, try int) (isolate.Result, string, 
 	zero := 0
 	res := isolate.Result{ExitCode: &zero, Cause: isolate.CauseExit, Duration: time.Since(start)}
 	if err != nil {
-		res.ExitCode, res.Cause = nil, isolate.CauseStart
+		res.ExitCode, res.Cause = nil, cmp.Or(refused.cause, isolate.CauseStart)
 		return res, err.Error(), nil
 	}
 	return res, "", nil
 }
 
 // stepError is a file step that cannot be done on the tree as it is.
-type stepError struct{ msg string }
+type stepError struct {
+	msg   string
+	cause isolate.Cause // CauseStart if ""
+}
 
 func (e stepError) Error() string { return e.msg }
 
@@ -107,6 +112,8 @@ func describe(res isolate.Result, timeout time.Duration) string {
 		return fmt.Sprintf("step timeout of %s reached", timeout)
 	case res.Cause == isolate.CauseOOM:
 		return "out of memory: the limit memory_mb was reached"
+	case res.Why != "":
+		return res.Why
 	case res.Cause == isolate.CauseDisk:
 		return "wrote more than the limit disk_gb"
 	case res.Cause == isolate.CausePIDs:
@@ -150,7 +157,7 @@ func (r *run) expect(ctx context.Context, path, want string) error {
 	}
 	sum := sha256.Sum256(b)
 	if got := hex.EncodeToString(sum[:]); got != want {
-		return stepError{fmt.Sprintf("write_file %q: content is sha256 %s, expect_sha256 says %s: read the file again", path, got, want)}
+		return stepError{msg: fmt.Sprintf("write_file %q: content is sha256 %s, expect_sha256 says %s: read the file again", path, got, want)}
 	}
 	return nil
 }
@@ -162,7 +169,7 @@ func (r *run) edit(ctx context.Context, e plan.Edit) error {
 	}
 	count := max(e.Count, 1)
 	if got := bytes.Count(b, []byte(e.Old)); got != count {
-		return stepError{fmt.Sprintf("edit %q: the old text occurs %d times, count says %d: nothing was changed", e.Path, got, count)}
+		return stepError{msg: fmt.Sprintf("edit %q: the old text occurs %d times, count says %d: nothing was changed", e.Path, got, count)}
 	}
 	b = bytes.ReplaceAll(b, []byte(e.Old), []byte(*e.New))
 	return refusal(r.Sandbox.WriteFile(ctx, isolate.FileWrite{Path: e.Path, Content: b}), "edit", e.Path)
@@ -173,7 +180,11 @@ func refusal(err error, verb, path string) error {
 	if err == nil || broken(err) {
 		return err
 	}
-	return stepError{fmt.Sprintf("%s %q: %v", verb, path, err)}
+	var cause isolate.Cause
+	if errors.Is(err, isolate.ErrFull) || errors.Is(err, syscall.ENOSPC) {
+		cause = isolate.CauseDisk
+	}
+	return stepError{msg: fmt.Sprintf("%s %q: %v", verb, path, err), cause: cause}
 }
 
 // unattended keeps anything in a step from waiting for a person (case F3).
