@@ -33,6 +33,12 @@ func Respond(r micro.Request, reply any, most int64) error {
 	return nil
 }
 
+// Refuse answers with an error, in the headers of a service's error. Unlike Error of the request it may be called after the
+// handler has returned: the service reads then what Error writes. It does not count in the service's statistics.
+func Refuse(r micro.Request, code string, why error) {
+	r.Respond(nil, micro.WithHeaders(micro.Headers{micro.ErrorHeader: {why.Error()}, micro.ErrorCodeHeader: {code}}))
+}
+
 // Split cuts b into what fits into messages beside their headers; nothing is one empty part. most is as in Respond.
 func Split(b []byte, most int64) [][]byte {
 	if len(b) == 0 {

@@ -2,6 +2,7 @@ package parts_test
 
 import (
 	"encoding/json"
+	"errors"
 	"strconv"
 	"strings"
 	"testing"
@@ -44,6 +45,28 @@ func TestRespond_AnySize(t *testing.T) {
 		}
 		if got := joined(t, sub); got != strings.Repeat("x", n) {
 			t.Errorf("got %d bytes, want %d", len(got), n)
+		}
+	}
+}
+
+// A refusal after the handler has returned races with nothing of the service: the race detector sees it otherwise.
+func TestRefuse_AfterItsHandler(t *testing.T) {
+	nc := eventstest.Server(t).Conn()
+	svc, err := micro.AddService(nc, micro.Config{Name: "refuse", Version: "0.0.1"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer svc.Stop()
+	err = svc.AddEndpoint("refuse", micro.HandlerFunc(func(r micro.Request) {
+		go parts.Refuse(r, api.CodeConflict, errors.New("not now"))
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		m, err := nc.Request("refuse", nil, patience)
+		if err != nil || m.Header.Get(micro.ErrorCodeHeader) != api.CodeConflict || m.Header.Get(micro.ErrorHeader) != "not now" {
+			t.Fatalf("got %v, %v", m, err)
 		}
 	}
 }

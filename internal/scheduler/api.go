@@ -106,7 +106,7 @@ func (e *endpoints) handle(ctx context.Context, h handler, bound serving) micro.
 				err = parts.Respond(r, reply, bound.most())
 			}
 			if err != nil {
-				r.Error(errorCode(err), err.Error(), nil)
+				parts.Refuse(r, errorCode(err), err)
 			}
 		})
 	})

@@ -89,7 +89,7 @@ func respondError(r micro.Request, err error) {
 	case errors.Is(err, context.DeadlineExceeded):
 		code = api.CodeTimeout
 	}
-	r.Error(code, err.Error(), nil)
+	parts.Refuse(r, code, err)
 }
 
 // errRequest: the request is not what the endpoint takes.
