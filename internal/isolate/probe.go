@@ -273,7 +273,7 @@ func (p *probe) fix() string {
 
 // listenSockets listens on a Unix socket with a path that anybody may use, and on one with its name alone.
 func listenSockets() (name string, end func(), err error) {
-	dir, err := os.MkdirTemp("", "probe-")
+	dir, err := shortTempDir()
 	if err != nil {
 		return "", nil, err
 	}
@@ -304,6 +304,23 @@ func listenSockets() (name string, end func(), err error) {
 		return "", nil, err
 	}
 	return name, end, nil
+}
+
+// shortTempDir makes a directory in which a socket can be bound: an address has room for 107 bytes (unix(7)), however long TMPDIR is.
+func shortTempDir() (string, error) {
+	const most = 107 - len("@/socket")
+	var errs []error
+	for _, base := range []string{os.TempDir(), "/tmp", "/dev/shm"} {
+		dir, err := os.MkdirTemp(base, "probe-")
+		if err == nil && len(dir) <= most {
+			return dir, nil
+		}
+		if err == nil {
+			err = os.Remove(dir)
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("no directory for a socket, its path would be too long or can't be made: %w", errors.Join(errs...))
 }
 
 type loopbackListener struct{ fd, port int }

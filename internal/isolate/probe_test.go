@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -44,6 +45,22 @@ func TestProbe(t *testing.T) {
 	left, err := os.ReadDir(scratch)
 	if err != nil || len(left) != 0 {
 		t.Errorf("scratch after probe: got %v, %v; want nothing", left, err)
+	}
+}
+
+// Where temporary files go may be far down: the address of a socket there would be too long.
+func TestProbe_LongTemporaryDirectory(t *testing.T) {
+	long := filepath.Join(t.TempDir(), strings.Repeat("long", 25))
+	if err := os.Mkdir(long, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", long)
+	r, err := isolate.Probe(testContext(t), t.TempDir())
+	if err != nil || r.Rung != rung() || r.Guarantees[isolate.UnixSockets].State != isolate.Enforced {
+		t.Errorf("got %+v, %v", r, err)
+	}
+	if left, err := os.ReadDir(long); err != nil || len(left) > 1 { // the other is the test's own
+		t.Errorf("left: %v, %v", left, err)
 	}
 }
 
