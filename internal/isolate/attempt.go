@@ -114,12 +114,7 @@ func connectLoopback(port string) string {
 	if err != nil {
 		return err.Error()
 	}
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return ""
-	}
-	defer unix.Close(fd)
-	if unix.Connect(fd, &unix.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}) == nil {
+	if connects(unix.AF_INET, &unix.SockaddrInet4{Port: number, Addr: [4]byte{127, 0, 0, 1}}) {
 		return "a server on the host's loopback could be reached"
 	}
 	return ""
@@ -127,17 +122,20 @@ func connectLoopback(port string) string {
 
 func connectSocket(name string) string {
 	for address, by := range map[string]string{name: "by its path", "@" + name: "by its name"} {
-		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-		if err != nil {
-			return ""
-		}
-		err = unix.Connect(fd, &unix.SockaddrUnix{Name: address})
-		unix.Close(fd)
-		if err == nil {
+		if connects(unix.AF_UNIX, &unix.SockaddrUnix{Name: address}) {
 			return "a server on a Unix socket of the host could be reached " + by
 		}
 	}
 	return ""
+}
+
+func connects(family int, to unix.Sockaddr) bool {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	return unix.Connect(fd, to) == nil
 }
 
 func findProcess(worker string) string {

@@ -74,9 +74,7 @@ func TestWorker_NetworkList(t *testing.T) {
 // Warm sandboxes of a pool with a list are used by plans with the same list, or none of their own, and by no others.
 func TestPool_NetworkList(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	at, _ := greeter(t)
 	w, _ := p.worker(t, "w1")
 	p.apply(t, `,"target_size":1,"plan_network":["`+at+`","b.example"]`)

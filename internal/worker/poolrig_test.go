@@ -31,6 +31,15 @@ type poolRig struct {
 	made    int
 }
 
+// newBuiltPool is a rig whose repository has a commit, and the pool an image of it.
+func newBuiltPool(t *testing.T) *poolRig {
+	t.Helper()
+	p := newPoolRig(t)
+	p.push(t, "v1")
+	p.image(t, "true >built")
+	return p
+}
+
 func newPoolRig(t *testing.T) *poolRig {
 	t.Helper()
 	p := &poolRig{rig: newRig(t)}

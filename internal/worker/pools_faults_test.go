@@ -54,9 +54,7 @@ func TestPool_BrokenOneHarmsNoOther(t *testing.T) {
 // A sandbox that cannot be made is tried again with pauses, not in a loop; the reason is told.
 func TestPool_MakeFails(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	w := p.make(t, "w1", p.fleet)
 	full := make(chan struct{})
 	tries := make(chan struct{}, 1000)
@@ -93,9 +91,7 @@ func killInit(t *testing.T, b *warmBox) {
 // A sandbox whose init was killed while it waited is replaced and never handed out.
 func TestPool_KilledWhileIdle(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	w, _ := p.worker(t, "w1")
 	p.apply(t, `,"target_size":2`)
 	p.warm(t, w, "two warm ones", idle(2))

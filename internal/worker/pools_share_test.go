@@ -4,9 +4,7 @@ import "testing"
 
 func TestPool_SpreadOverWorkers(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	p.apply(t, `,"target_size":3`)
 	a, _ := p.worker(t, "wa")
 	b, stop := p.worker(t, "wb")
@@ -19,9 +17,7 @@ func TestPool_SpreadOverWorkers(t *testing.T) {
 // Each worker keeps its minimum, also where its share is smaller.
 func TestPool_MinIdle(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	w1, _ := p.worker(t, "w1")
 	w2, _ := p.worker(t, "w2")
 	p.apply(t, `,"target_size":3,"min_idle":2`)

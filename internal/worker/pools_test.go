@@ -129,9 +129,7 @@ func TestPool_ImageChangeRolls(t *testing.T) {
 
 func TestPool_MaxAge(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	w, _ := p.worker(t, "w1")
 	p.apply(t, `,"target_size":1,"max_age":"1s"`)
 	p.warm(t, w, "replacement of an old one", func(s events.Warm) bool { return s.Wasted >= 2 })
@@ -141,9 +139,7 @@ func TestPool_MaxAge(t *testing.T) {
 
 func TestPool_FewerWanted(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	w, _ := p.worker(t, "w1")
 	p.apply(t, `,"target_size":3`)
 	p.warm(t, w, "three warm ones", idle(3))
@@ -155,9 +151,7 @@ func TestPool_FewerWanted(t *testing.T) {
 
 func TestPool_Restart(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	p.apply(t, `,"target_size":2`)
 	cfg := p.config(t, "w1")
 	for range 2 {
@@ -179,9 +173,7 @@ func TestPool_Restart(t *testing.T) {
 
 func TestPool_Prewarm(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	w, _ := p.worker(t, "w1")
 	p.apply(t, `,"target_size":1`)
 	p.warm(t, w, "one warm", idle(1))
@@ -246,9 +238,7 @@ func TestPool_NoImageYet(t *testing.T) {
 // A removed pool keeps nothing warm, and its last commands are done.
 func TestPool_Removed(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	w, _ := p.worker(t, "w1")
 	p.apply(t, `,"target_size":1`)
 	p.warm(t, w, "one warm", idle(1))
@@ -275,9 +265,7 @@ func TestPool_Removed(t *testing.T) {
 
 func TestPool_OnlyThoseNamed(t *testing.T) {
 	t.Parallel()
-	p := newPoolRig(t)
-	p.push(t, "v1")
-	p.image(t, "true >built")
+	p := newBuiltPool(t)
 	p.apply(t, `,"target_size":1`)
 	cfg := p.config(t, "w1")
 	cfg.Pools = []string{"other"}

@@ -47,11 +47,24 @@ func (s shape) with(mark string) string { return strings.ReplaceAll(s.script, "M
 func left(mark string) int { return leftAfter(outliving, mark) }
 
 func leftAfter(wait time.Duration, mark string) int {
-	for end := time.Now().Add(wait); ; time.Sleep(5 * time.Millisecond) {
-		if n := len(survivors(mark)); n == 0 || time.Now().After(end) {
-			return n
+	n := 0
+	within(wait, func() bool { n = len(survivors(mark)); return n == 0 })
+	return n
+}
+
+// within waits for a condition and tells whether it came in time.
+func within(limit time.Duration, holds func() bool) bool {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	end := time.After(limit)
+	for !holds() {
+		select {
+		case <-tick.C:
+		case <-end:
+			return holds()
 		}
 	}
+	return true
 }
 
 // treeAttempts leave processes behind.
@@ -119,11 +132,8 @@ func killWorker(t *testing.T, rung isolate.Rung, mark string, least int) int {
 	n := leftAfter(wait, mark)
 	cmd.Wait()
 	// Files have the time that a busy machine needs; none of them runs.
-	for end := time.Now().Add(10 * outliving); n == 0 && len(glob(filepath.Join(tmp, "warmfleet-home-*", "*"))) > 0; time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Error("what was in its HOME outlived the worker")
-			break
-		}
+	if n == 0 && !within(10*outliving, func() bool { return len(glob(filepath.Join(tmp, "warmfleet-home-*", "*"))) == 0 }) {
+		t.Error("what was in its HOME outlived the worker")
 	}
 	if line != "running\n" || running < least {
 		t.Fatalf("got %q and %d processes, want at least %d", line, running, least)
@@ -154,11 +164,8 @@ func beWorker(t *testing.T, rung isolate.Rung) {
 	}
 	script := strings.Join(scripts, "\n") + "\ntrap '' TERM; touch started; while :; do sleep 1; done"
 	i.Exec(ctx, isolate.Command{Argv: []string{"/bin/sh", "-c", script}, Env: i.BaseEnv(), Started: func() {
-		for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-			if _, err := os.Stat(filepath.Join(dir, "started")); err == nil {
-				fmt.Println("running")
-				return
-			}
+		if within(30*time.Second, func() bool { _, err := os.Stat(filepath.Join(dir, "started")); return err == nil }) {
+			fmt.Println("running")
 		}
 	}})
 }
